@@ -1,0 +1,299 @@
+"""The configuration of a run: typed, frozen, and refused with the path of what is wrong.
+
+The sections mirror what a run is made of: who takes part and on which data (``tasks``), the fixed features that Q reads
+(``interfaces``), Q itself (``predictor``), what travels (``exchange``), how clients learn (``training``), how the server merges
+(``merging``), who is asked each round (``participation``), how it is measured (``evaluation``) and on what it runs (``resources``).
+Reading and writing the file, with YAML's own traps, is the work of :mod:`fedsocket_flwr.configuration_file`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from fedsocket_flwr.errors import ConfigurationError
+
+LARGEST_SEED = 2**63 - 1
+
+
+def _number_from_text(value: Any) -> Any:
+    """YAML 1.1 reads ``1e-3`` as text; a field that is a number takes it as one."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _sequence_as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Number = Annotated[float, BeforeValidator(_number_from_text), Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_sequence_as_tuple)]
+# A name becomes part of parameter names, tables and (made safe) file names: no separators of paths, no control characters.
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\s./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$")]
+
+
+class Settings(BaseModel):
+    """A frozen section in which an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class RunSettings(Settings):
+    """What the run is called, which method it runs, from which seed and for how long."""
+
+    name: Name = "run"
+    method: str = "fedsocket"
+    seed: Seed = 101
+    rounds: Annotated[int, Field(ge=1)] = 8
+
+
+class InterfaceSettings(Settings):
+    """One fixed map h_m from a raw modality to Q's input; ``options`` belong to the kind (see ``datasets/interfaces.py``)."""
+
+    kind: str
+    width: Annotated[int, Field(ge=1)] = 256
+    norm: Positive | None = 16.0
+    seed: Seed = 7
+    options: dict[str, Any] = {}
+
+
+class PartitionSettings(Settings):
+    """How a task's rows are dealt to its clients; its seed is apart from the run's, so a sweep over seeds keeps the split."""
+
+    kind: Literal["dirichlet", "iid", "natural", "all"] = "iid"
+    seed: Seed = 7
+    alpha: Positive = 0.5
+    column: str | None = None
+    train: Annotated[int, Field(ge=1)] | None = None
+    dev: Annotated[int, Field(ge=0)] | None = None
+    test: Annotated[int, Field(ge=0)] | None = None
+    minimum_size: Annotated[int, Field(ge=0)] = 2
+    manifest: str | None = None
+
+    @model_validator(mode="after")
+    def _natural_needs_a_column(self) -> Self:
+        if self.kind == "natural" and self.column is None:
+            raise ValueError("a natural partition needs `column`, the data set's column that names the owner of a row")
+        return self
+
+
+class ClientSettings(Settings):
+    """One participant: its name, its private model and, for a natural partition, the value of the column that is its own."""
+
+    name: Name
+    model: str
+    arguments: dict[str, Any] = {}
+    natural_id: str | None = None
+
+
+class TaskSettings(Settings):
+    """A task: data, modalities, split and clients."""
+
+    dataset: str
+    kind: Literal["classification", "retrieval"]
+    modalities: Annotated[Names, Field(min_length=1)]
+    path: str | None = None
+    options: dict[str, Any] = {}
+    text_buckets: Annotated[int, Field(ge=16)] = 8192
+    text_length: Annotated[int, Field(ge=1)] = 64
+    partition: PartitionSettings = PartitionSettings()
+    clients: Annotated[tuple[ClientSettings, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _retrieval_matches_two_modalities(self) -> Self:
+        if self.kind == "retrieval" and set(self.modalities) != {"image", "text"}:
+            raise ValueError(f"a retrieval task has the modalities image and text, found {list(self.modalities)}")
+        return self
+
+
+class PredictorSettings(Settings):
+    """The shared predictor Q (FedSocket v1, Eq. 9-10)."""
+
+    width: Annotated[int, Field(ge=1)] = 256
+    residual_rank: Annotated[int, Field(ge=1)] = 48
+    gate: Literal["learned", "fixed"] = "learned"
+
+
+class ExchangeSettings(Settings):
+    """What travels. ``isolated`` tasks keep residual and modality embeddings of their own; ``own`` exchanges nothing at all."""
+
+    payload: Literal["owned", "full"] = "owned"
+    sharing: Literal["shared", "own"] = "shared"
+    isolated: Names | Literal["all"] = ()
+
+
+class OptimiserSettings(Settings):
+    """An optimiser and the size of a client's local work in a round."""
+
+    optimiser: Literal["sgd", "adam", "adamw"]
+    learning_rate: Positive
+    momentum: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    epochs: Annotated[int, Field(ge=1)] = 2
+    batch_size: Annotated[int, Field(ge=1)] = 32
+
+
+class PredictorOptimiserSettings(Settings):
+    """Q's optimiser; its epochs and batches are those of the client's private model."""
+
+    optimiser: Literal["sgd", "adam", "adamw"] = "adamw"
+    learning_rate: Positive = 3e-4
+    momentum: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.01
+
+
+class TeachingSettings(Settings):
+    """The loss weights of Stages II and III; a weight of zero switches its term off.
+
+    ``distil_private`` weighs Q -> Private and ``fusion`` the fused branch (both zero: No return); ``distil_q`` weighs
+    Private -> Q (zero: Label Q).
+    """
+
+    distil_private: NonNegative = 0.5
+    fusion: NonNegative = 0.25
+    distil_q: NonNegative = 0.2
+    temperature: Positive = 2.0
+    label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.1
+    retrieval_fusion_gate: Annotated[Number, Field(ge=0, le=1)] = 0.5
+
+
+class TrainingSettings(Settings):
+    """How a client learns. ``private`` is keyed by a client's modalities joined by ``+`` in sorted order, as in ``image+text``."""
+
+    warm_up_epochs: Annotated[int, Field(ge=0)] = 10
+    private: dict[str, OptimiserSettings]
+    q: PredictorOptimiserSettings = PredictorOptimiserSettings()
+    teaching: TeachingSettings = TeachingSettings()
+    private_optimiser: Literal["keep", "reset"] = "keep"
+    q_optimiser: Literal["keep", "reset"] = "reset"
+
+
+class MergingSettings(Settings):
+    """How the server merges what several tasks share (FedSocket v1, Eq. 20)."""
+
+    residual: Literal["projected", "mean"] = "projected"
+    modality: Literal["mean", "projected"] = "mean"
+
+
+class ParticipationSettings(Settings):
+    """Who is asked each round: a share of every task's clients, at least one."""
+
+    share: Fraction = 1.0
+    tasks: dict[str, Fraction] = {}
+    registration_seconds: Positive = 300.0
+    round_seconds: Positive = 3600.0
+
+
+class EvaluationSettings(Settings):
+    """How clients are measured. DEV is dealt as TEST is."""
+
+    test: Literal["shared", "own"] = "shared"
+    rhos: Annotated[tuple[NonNegative, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = (
+        0.0,
+        0.125,
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        16.0,
+    )
+    mixtures: Annotated[tuple[NonNegative, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = tuple(
+        step / 10 for step in range(11)
+    )
+    fold_size: Annotated[int, Field(ge=1)] = 200
+    tensorboard: bool = False
+
+
+class ResourceSettings(Settings):
+    """What a client gets. ``threads`` is part of the bits: a sum over several threads rounds differently."""
+
+    workers: Annotated[int, Field(ge=1)] | None = None
+    cpus: Annotated[int, Field(ge=1)] = 1
+    gpus: NonNegative = 0.0
+    threads: Annotated[int, Field(ge=1)] = 1
+
+
+class Configuration(Settings):
+    """A whole run. Equal configurations give equal bits."""
+
+    run: RunSettings = RunSettings()
+    interfaces: dict[str, InterfaceSettings]
+    tasks: Annotated[dict[Name, TaskSettings], Field(min_length=1)]
+    predictor: PredictorSettings = PredictorSettings()
+    exchange: ExchangeSettings = ExchangeSettings()
+    training: TrainingSettings
+    merging: MergingSettings = MergingSettings()
+    participation: ParticipationSettings = ParticipationSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    resources: ResourceSettings = ResourceSettings()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        names = [client.name for _, client in self.clients()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"client names must differ over all tasks, found twice: {', '.join(twice)}")
+        for name, task in self.tasks.items():
+            for modality in task.modalities:
+                if modality not in self.interfaces:
+                    raise ValueError(f"tasks.{name} reads the modality {modality!r}, but interfaces.{modality} is not there")
+            if modality_key(task.modalities) not in self.training.private:
+                raise ValueError(
+                    f"tasks.{name} needs training.private.{modality_key(task.modalities)}, "
+                    f"found only {sorted(self.training.private)}"
+                )
+        isolated = () if self.exchange.isolated == "all" else self.exchange.isolated
+        for section, tasks in (("exchange.isolated", isolated), ("participation.tasks", self.participation.tasks)):
+            unknown = sorted(set(tasks) - set(self.tasks))
+            if unknown:
+                raise ValueError(f"{section} names no task: {', '.join(unknown)} (tasks: {', '.join(self.tasks)})")
+        return self
+
+    def clients(self) -> Iterator[tuple[str, ClientSettings]]:
+        """Yield ``(task name, client settings)`` in the order of the file."""
+        for name, task in self.tasks.items():
+            for client in task.clients:
+                yield name, client
+
+    def client(self, name: str) -> tuple[str, ClientSettings]:
+        """Return the task name and settings of one client, or raise :class:`ConfigurationError`."""
+        for task, client in self.clients():
+            if client.name == name:
+                return task, client
+        raise ConfigurationError(f"no client is called {name!r}; the configuration has {', '.join(c.name for _, c in self.clients())}")
+
+    @property
+    def isolated_tasks(self) -> frozenset[str]:
+        """Tasks that share neither residual nor modality embeddings with another."""
+        return frozenset(self.tasks if self.exchange.isolated == "all" else self.exchange.isolated)
+
+    def to_json(self) -> str:
+        """Return the whole configuration, defaults included, as JSON."""
+        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Configuration":
+        """Read what :meth:`to_json` wrote."""
+        return cls.model_validate(json.loads(text))
+
+    def digest(self) -> str:
+        """Return a checksum over every setting."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def modality_key(modalities: tuple[str, ...]) -> str:
+    """Return the name of a set of modalities, as in ``image+text``."""
+    return "+".join(sorted(modalities))
