@@ -39,3 +39,7 @@ class RunError(FedSocketError):
 
 class ResourceError(FedSocketError):
     """The machine lacks what the configuration asks for."""
+
+
+class MeasurementError(FedSocketError):
+    """Scores cannot be measured: a value is not finite, or shapes, labels or ids do not fit."""

@@ -1,0 +1,1 @@
+"""How a client learns: losses, teaching between Private and Q, and the calibration of Joint."""
