@@ -2,12 +2,13 @@
 
 The sections mirror what a run is made of: who takes part and on which data (``tasks``), the fixed features that Q reads
 (``interfaces``), Q itself (``predictor``), what travels (``exchange``), how clients learn (``training``), how the server merges
-(``merging``), who is asked each round (``participation``), how it is measured (``evaluation``) and on what it runs (``resources``).
+(``merging``), who is asked each round (``participation``), how it is measured (``evaluation``), on what it runs (``resources``).
 Reading and writing the file, with YAML's own traps, is the work of :mod:`fedsocket_flwr.configuration_file`.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -18,14 +19,39 @@ from fedsocket_flwr.errors import ConfigurationError
 LARGEST_SEED = 2**63 - 1
 
 
+class ExponentText(str):
+    """Text such as ``1e-3``, written without quotes: YAML 1.1 reads text where most writers mean a number.
+
+    A field of text keeps it, so that a client may be called ``12e7``; a field of a number and a free mapping take the number.
+    """
+
+
 def _number_from_text(value: Any) -> Any:
     """YAML 1.1 reads ``1e-3`` as text; a field that is a number takes it as one."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return value
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return value
+
+
+def _plain_value(value: Any) -> Any:
+    """Return what stands in a free mapping as what JSON and YAML both have, so that storing and re-reading changes nothing."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError(f"the keys {list(value)} are not all text")
+        return {key: _plain_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, ExponentText):
+        # A hexadecimal id such as 695e0514 would be infinite as a number: it is none.
+        return float(value) if math.isfinite(float(value)) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise ValueError(f"{value!r} is neither text, a number, true, false, null, a list nor a mapping")
 
 
 def _sequence_as_tuple(value: Any) -> Any:
@@ -37,6 +63,7 @@ Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+FreeMapping = Annotated[dict[str, Any], BeforeValidator(_plain_value)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence_as_tuple)]
 # A name becomes part of parameter names, tables and (made safe) file names: no separators of paths, no control characters.
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\s./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$")]
@@ -64,7 +91,7 @@ class InterfaceSettings(Settings):
     width: Annotated[int, Field(ge=1)] = 256
     norm: Positive | None = 16.0
     seed: Seed = 7
-    options: dict[str, Any] = {}
+    options: FreeMapping = {}
 
 
 class PartitionSettings(Settings):
@@ -92,7 +119,7 @@ class ClientSettings(Settings):
 
     name: Name
     model: str
-    arguments: dict[str, Any] = {}
+    arguments: FreeMapping = {}
     natural_id: str | None = None
 
 
@@ -103,7 +130,7 @@ class TaskSettings(Settings):
     kind: Literal["classification", "retrieval"]
     modalities: Annotated[Names, Field(min_length=1)]
     path: str | None = None
-    options: dict[str, Any] = {}
+    options: FreeMapping = {}
     text_buckets: Annotated[int, Field(ge=16)] = 8192
     text_length: Annotated[int, Field(ge=1)] = 64
     partition: PartitionSettings = PartitionSettings()
@@ -168,7 +195,7 @@ class TeachingSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """How a client learns. ``private`` is keyed by a client's modalities joined by ``+`` in sorted order, as in ``image+text``."""
+    """How a client learns. ``private`` is keyed by a client's modalities joined by ``+`` in sorted order: ``image+text``."""
 
     warm_up_epochs: Annotated[int, Field(ge=0)] = 10
     private: dict[str, OptimiserSettings]
@@ -272,7 +299,9 @@ class Configuration(Settings):
         for task, client in self.clients():
             if client.name == name:
                 return task, client
-        raise ConfigurationError(f"no client is called {name!r}; the configuration has {', '.join(c.name for _, c in self.clients())}")
+        raise ConfigurationError(
+            f"no client is called {name!r}; the configuration has {', '.join(c.name for _, c in self.clients())}"
+        )
 
     @property
     def isolated_tasks(self) -> frozenset[str]:
