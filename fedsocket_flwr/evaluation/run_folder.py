@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fedsocket_flwr.errors import RunError
+from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.plain_files import read_json, read_json_lines, read_text
+from fedsocket_flwr.strict_yaml import parse_yaml
 
 Record = Mapping[str, Any]
 
@@ -148,9 +147,9 @@ def _optional(path: Path, notes: list[str], consequence: str) -> Record:
 
 def _read_config(path: Path) -> Record:
     try:
-        config = _mapping(path, yaml.safe_load(read_text(path)))
-    except yaml.YAMLError as error:
-        raise RunError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+        config = parse_yaml(read_text(path), str(path))
+    except ConfigurationError as error:
+        raise RunError(str(error)) from error
     tasks = config.get("tasks")
     if not isinstance(config.get("run"), dict) or not isinstance(config["run"].get("rounds"), int):
         raise RunError(f"{path}: `run.rounds` is missing or not a whole number")
@@ -210,9 +209,9 @@ def _clients(config: Record, splits: Record, path: Path) -> dict[str, ClientFact
             split = dealt.get(task, {}).get(name, {})
             sizes = {part: len(split[part]) for part in ("train", "dev", "test") if part in split}
             try:
-                counts = tuple(int(count) for count in split.get("class_counts", ()))
-            except (TypeError, ValueError) as error:
-                raise RunError(f"{path}: class_counts of client {name!r} are not whole numbers ({error})") from error
+                counts = tuple(int(count) for count in split.get("class_counts", {}).get("train", ()))
+            except (TypeError, ValueError, AttributeError) as error:
+                raise RunError(f"{path}: class_counts.train of client {name!r} are not whole numbers ({error})") from error
             clients[name] = ClientFacts(name, task, str(client.get("model", "")), **sizes, class_counts=counts)
     return clients
 

@@ -138,7 +138,7 @@ def _splits(tasks: dict[str, Any]) -> dict[str, Any]:
                 "train": list(range(size)),
                 "dev": list(range(40)),
                 "test": list(range(100)),
-                "class_counts": counts,
+                "class_counts": {"train": counts},
             }
         classes = [f"class {c}" for c in range(CLASSES.get(task, 5))] if kind == "classification" else []
         found[task] = {"classes": classes, "clients": clients}
