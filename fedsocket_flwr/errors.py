@@ -43,3 +43,7 @@ class ResourceError(FedSocketError):
 
 class MeasurementError(FedSocketError):
     """Scores cannot be measured: a value is not finite, or shapes, labels or ids do not fit."""
+
+
+class DivergenceError(FedSocketError):
+    """A client's loss became infinite or NaN; its update does not count."""

@@ -1,1 +1,1 @@
-"""How a client learns: losses, teaching between Private and Q, and the calibration of Joint."""
+"""How a client learns and is measured: losses, teaching between Private and Q, calibration."""

@@ -1,0 +1,184 @@
+"""Broadcasts and updates as Flower records, and the one place where an answer's form is checked.
+
+A broadcast is one ArrayRecord a source and one ConfigRecord. An answer is exactly one ArrayRecord, one ConfigRecord and one
+MetricRecord, with the names, order and shapes of the broadcast's own blocks, as Flower's client-side mods expect.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedsocket_flwr.errors import ContractError
+from fedsocket_flwr.exchange.contract import SERVER, Block, Blocks, Broadcast, Membership, Refusal, Update
+
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+EXAMPLES = "num-examples"
+CLASS_COUNTS = "class-counts"
+COUNT_BYTES = 8
+
+
+def serialise(blocks: Blocks) -> dict[str, FlowerArray]:
+    """Return every block as Flower's array; one serialisation serves all messages that carry it."""
+    return {name: FlowerArray(np.ascontiguousarray(array)) for name, array in blocks.items()}
+
+
+def array_record(arrays: Mapping[str, FlowerArray]) -> ArrayRecord:
+    """Return a record over already serialised arrays, without copying their bytes."""
+    return ArrayRecord(dict(arrays), keep_input=False)
+
+
+def read_array_record(record: ArrayRecord) -> dict[str, Any]:
+    """Return the arrays of a record by name, in its order."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def write_broadcast(broadcast: Broadcast, serialised: Mapping[str, Mapping[str, FlowerArray]]) -> RecordDict:
+    """Return a broadcast as records. ``serialised`` holds the blocks of every source, as :func:`serialise` made them."""
+    content = RecordDict(
+        {
+            CONFIG: ConfigRecord(
+                {
+                    "run": broadcast.run,
+                    "round": broadcast.round,
+                    "phase": broadcast.phase,
+                    "base-version": broadcast.base_version,
+                    "settings": json.dumps(dict(broadcast.settings), ensure_ascii=False),
+                }
+            )
+        }
+    )
+    for source, blocks in serialised.items():
+        content[ARRAYS if source == SERVER else f"{ARRAYS}/{source}"] = array_record(blocks)
+    return content
+
+
+def read_broadcast(message: Message) -> Broadcast:
+    """Read what :func:`write_broadcast` wrote.
+
+    Raises
+    ------
+    ContractError
+        The message is no broadcast.
+    """
+    try:
+        config = message.content.config_records[CONFIG]
+        sources = {
+            SERVER if name == ARRAYS else name.removeprefix(f"{ARRAYS}/"): read_array_record(record)
+            for name, record in message.content.array_records.items()
+        }
+        return Broadcast(
+            run=str(config["run"]),
+            round=int(config["round"]),  # type: ignore[arg-type]
+            phase=str(config["phase"]),
+            base_version=int(config["base-version"]),  # type: ignore[arg-type]
+            sources=sources,
+            settings=json.loads(str(config["settings"])),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise ContractError(f"the message of type {message.metadata.message_type!r} is no broadcast: {error!r}") from error
+
+
+def write_update(update: Update, failure: str = "") -> RecordDict:
+    """Return an update as records. ``failure`` says why the client's own work must not count."""
+    metrics: dict[str, Any] = {EXAMPLES: update.examples, CLASS_COUNTS: list(update.class_counts), **update.metrics}
+    return RecordDict(
+        {
+            ARRAYS: array_record(serialise(update.blocks)),
+            CONFIG: ConfigRecord({"client": update.client, "round": update.round, "version": update.version, "failure": failure}),
+            METRICS: MetricRecord(metrics),
+        }
+    )
+
+
+def read_update(
+    message: Message, membership: Membership, round_: int, expected: Iterable[Block], writable: frozenset[str]
+) -> Update | Refusal:
+    """Check the form of an answer and return it, or the reason why it does not count.
+
+    Parameters
+    ----------
+    message
+        The reply; an error reply is a refusal.
+    membership, round_
+        The client that was asked, and the round it was asked for.
+    expected
+        The blocks whose names, order, shapes and types the answer must have.
+    writable
+        Names of those that count; only they are decoded.
+    """
+    client = membership.client
+    if message.has_error():
+        return Refusal(client, f"no answer: {message.error.reason} (code {message.error.code})")
+    try:
+        update, failure = _decode(message, [block.name for block in expected], writable)
+    except (ContractError, KeyError, ValueError, TypeError, OverflowError) as error:
+        return Refusal(client, f"malformed answer: {error}")
+    if failure:
+        return Refusal(client, failure)
+    reason = _first_fault(update, membership, round_, {block.name: block for block in expected})
+    return Refusal(client, reason) if reason else update
+
+
+def _decode(message: Message, names: list[str], writable: frozenset[str]) -> tuple[Update, str]:
+    content = message.content
+    for kind, records in (
+        ("array", content.array_records),
+        ("config", content.config_records),
+        ("metric", content.metric_records),
+    ):
+        if len(records) != 1:
+            raise ContractError(f"expected exactly one {kind} record, found {len(records)}")
+    (arrays,) = content.array_records.values()
+    (config,) = content.config_records.values()
+    (metrics,) = content.metric_records.values()
+    if list(arrays) != names:
+        missing, unknown = sorted(set(names) - set(arrays)), sorted(set(arrays) - set(names))
+        raise ContractError(f"blocks differ from those sent: missing {missing[:3]}, unknown {unknown[:3]}")
+    examples, counts = metrics.pop(EXAMPLES), metrics.pop(CLASS_COUNTS)
+    update = Update(
+        client=str(config["client"]),
+        round=int(config["round"]),  # type: ignore[arg-type]
+        version=int(config["version"]),  # type: ignore[arg-type]
+        blocks={name: arrays[name].numpy() for name in names if name in writable},
+        examples=int(examples),  # type: ignore[arg-type]
+        class_counts=tuple(int(count) for count in counts),  # type: ignore[union-attr]
+        metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
+    )
+    return update, str(config["failure"])
+
+
+def _first_fault(update: Update, membership: Membership, round_: int, blocks: Mapping[str, Block]) -> str | None:
+    if update.client != membership.client:
+        return f"answered as client {update.client!r}"
+    if update.round != round_:
+        return f"answered for round {update.round}, expected {round_}"
+    if update.examples < 0 or any(count < 0 for count in update.class_counts):
+        return f"negative counts: {update.examples} examples, {update.class_counts}"
+    if len(update.class_counts) != len(membership.class_counts):
+        return f"{len(update.class_counts)} class counts, expected {len(membership.class_counts)}"
+    for name, array in update.blocks.items():
+        mismatch = blocks[name].mismatch(array)
+        if mismatch:
+            return mismatch
+        if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+            return f"block {name!r} has non-finite values"
+    for name, value in update.metrics.items():
+        if not np.isfinite(value):
+            return f"metric {name!r} is {value}"
+    return None
+
+
+def bytes_down(blocks: Iterable[Block]) -> int:
+    """Return the bytes of the arrays in one broadcast."""
+    return sum(block.nbytes for block in blocks)
+
+
+def bytes_up(blocks: Iterable[Block], membership: Membership) -> int:
+    """Return the bytes of the arrays in one answer, plus eight for each count that goes with them."""
+    return sum(block.nbytes for block in blocks) + COUNT_BYTES * (1 + len(membership.class_counts))

@@ -1,0 +1,116 @@
+"""How a node becomes a client: the question, the answer, and the roster that remembers who is who.
+
+Flower's node ids are random and a node alone knows which client it is, so every node not yet known is asked once. Order and seeds
+use client ids only; a client that returns under a new node id is the same client.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedsocket_flwr.errors import ContractError, RegistrationError
+from fedsocket_flwr.exchange.contract import Membership
+
+REGISTER = f"{MessageType.QUERY}.register"
+RECORD = "registration"
+POLL_SECONDS = 0.2
+
+
+def answer_registration(membership: Membership, digests: Mapping[str, str]) -> RecordDict:
+    """Return a node's answer: what it declares, and digests of what it runs."""
+    return RecordDict({RECORD: ConfigRecord({"membership": membership.to_json(), **digests})})
+
+
+@dataclass
+class Roster:
+    """Which node is which client.
+
+    Attributes
+    ----------
+    request
+        What the question carries (a configuration, a run's name). A digest in ``digests`` must come back equal.
+    memberships, nodes
+        Client -> what it declared; client -> its present node.
+    refused
+        Node -> why it may not take part.
+    """
+
+    request: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    memberships: dict[str, Membership] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def register(self, grid: Grid, expected: Collection[str] | None, seconds: float) -> None:
+        """Ask every unknown node until all expected clients are there, or whoever is there when none is named.
+
+        Raises
+        ------
+        RegistrationError
+            Expected clients are missing when the time is over; the message names them and every refused node.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            online = set(grid.get_node_ids())
+            self.nodes = {client: node for client, node in self.nodes.items() if node in online}
+            self._ask(grid, sorted(online - set(self.nodes.values()) - set(self.refused)), deadline)
+            missing = sorted(set(expected or ()) - set(self.nodes))
+            if not missing and self.nodes:
+                return
+            # Nobody else can come: every node that is online has answered, and one of them was refused for good.
+            if time.monotonic() >= deadline or self.refused:
+                refusals = "; ".join(self.refused.values()) or "none was refused"
+                raise RegistrationError(
+                    f"{len(online)} nodes are online, but no node registered as {', '.join(missing) or 'a client'} ({refusals})"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _ask(self, grid: Grid, nodes: list[int], deadline: float) -> None:
+        if not nodes:
+            return
+        messages = [
+            Message(RecordDict({RECORD: ConfigRecord(dict(self.request))}), message_type=REGISTER, dst_node_id=node)
+            for node in nodes
+        ]
+        replies = list(grid.send_and_receive(messages, timeout=max(1.0, deadline - time.monotonic())))
+        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        found = sorted(
+            ((asked[reply.metadata.reply_to_message_id], reply) for reply in replies), key=lambda node_reply: node_reply[0]
+        )
+        for node, reply in found:
+            try:
+                self._admit(node, reply)
+            except RegistrationError as error:
+                self.refused[node] = str(error)
+                log(WARNING, "Node refused: %s", error)
+
+    def _admit(self, node: int, reply: Message) -> None:
+        if reply.has_error():
+            raise RegistrationError(f"node {node}: {_last_line(reply.error.reason)}")
+        try:
+            answer = reply.content.config_records[RECORD]
+            membership = Membership.from_json(str(answer["membership"]))
+        except (KeyError, ContractError) as error:
+            raise RegistrationError(f"node {node} does not answer as a client: {error}") from error
+        client = membership.client
+        for name, expected in self.digests.items():
+            if answer.get(name) != expected:
+                raise RegistrationError(
+                    f"client {client!r} (node {node}) runs another {name}: {answer.get(name)!r}, expected {expected}"
+                )
+        holder = self.nodes.get(client)
+        if holder is not None and holder != node:
+            raise RegistrationError(f"node {node} claims client {client!r}, which is node {holder}")
+        self.nodes[client] = node
+        self.memberships[client] = membership
+        log(INFO, "Client %s registered for task %s with %d examples", client, membership.task, membership.examples)
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

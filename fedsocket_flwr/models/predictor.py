@@ -1,0 +1,196 @@
+"""The shared predictor Q (FedSocket v1, Eq. 9-10).
+
+Per task and modality an adapter maps the fixed interface features into Q's width; the task's expert and a residual shared by all
+tasks read the sum; the task's trunk and head turn it into logits or into an embedding for retrieval. Q also says who owns each of
+its parameters, so that a strategy can merge it without knowing what it is.
+
+Legend: ``B`` batch, ``N`` tokens, ``D`` interface width, ``W`` width of Q, ``C`` classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsocket_flwr.exchange.contract import Block, Contract, Owner
+
+EMBEDDING_SCALE = 0.02
+
+
+@dataclass(frozen=True)
+class TaskShape:
+    """What Q must know of a task; ``classes`` is 0 for retrieval."""
+
+    name: str
+    kind: Literal["classification", "retrieval"]
+    modalities: tuple[str, ...]
+    classes: int = 0
+
+
+@dataclass(frozen=True)
+class PredictorShape:
+    """Everything that decides Q's parameters.
+
+    Attributes
+    ----------
+    width, residual_rank
+        Q's hidden width and the rank of the shared residual.
+    tasks
+        The tasks, each with its own branch.
+    interface_widths
+        Modality -> width D of the interface features.
+    token_modalities
+        Modalities whose features are tokens (B, N, D), pooled by attention inside the adapter.
+    isolated
+        Tasks that keep a residual and modality embeddings of their own.
+    """
+
+    width: int
+    residual_rank: int
+    tasks: tuple[TaskShape, ...]
+    interface_widths: Mapping[str, int]
+    token_modalities: frozenset[str] = frozenset()
+    isolated: frozenset[str] = frozenset()
+
+    def restricted_to(self, task: str, modalities: tuple[str, ...]) -> "PredictorShape":
+        """Return the part of Q that a client of ``task`` with ``modalities`` can execute."""
+        mine = next(shape for shape in self.tasks if shape.name == task)
+        held = tuple(m for m in mine.modalities if m in modalities)
+        return replace(self, tasks=(replace(mine, modalities=held),))
+
+
+def _module_key(kind: str, *names: str) -> str:
+    """Return a key that no attribute of a module dictionary can collide with; dots separate parameter names, so they are escaped."""
+    return "/".join((kind, *(name.replace("%", "%25").replace(".", "%2E") for name in names)))
+
+
+class Adapter(nn.Module):
+    """A[t, m]: interface features (B, D) or tokens (B, N, D) to Q's width (B, W)."""
+
+    def __init__(self, interface_width: int, width: int, tokens: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(interface_width)
+        self.attention = nn.Linear(interface_width, 1, bias=False) if tokens else None
+        self.linear = nn.Linear(interface_width, width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return A[t, m](u)."""
+        normed = self.norm(features)
+        if self.attention is not None:
+            weights_BN1 = self.attention(normed).softmax(dim=1)
+            normed = (weights_BN1 * normed).sum(dim=1)
+        projected: Tensor = self.linear(normed)
+        return projected
+
+
+class TaskBranch(nn.Module):
+    """All that one task owns: adapters, expert E[t], embedding e[t], gate g[t], trunk and head."""
+
+    def __init__(self, shape: PredictorShape, task: TaskShape) -> None:
+        super().__init__()
+        width = shape.width
+        self.adapters = nn.ModuleDict(
+            {
+                _module_key("modality", m): Adapter(shape.interface_widths[m], width, m in shape.token_modalities)
+                for m in task.modalities
+            }
+        )
+        self.expert = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+        self.embedding = nn.Parameter(EMBEDDING_SCALE * torch.randn(width))
+        self.gate = nn.Parameter(torch.zeros(()))
+        self.trunk = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
+        self.head = nn.Linear(width, task.classes) if task.kind == "classification" else None
+
+
+class SharedPredictor(nn.Module):
+    """Q over any set of tasks and modalities.
+
+    Parameters
+    ----------
+    shape
+        The tasks, widths and sharing. Parameters are drawn from torch's generator, in the order of ``shape.tasks``.
+    """
+
+    def __init__(self, shape: PredictorShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.branches = nn.ModuleDict({_module_key("task", task.name): TaskBranch(shape, task) for task in shape.tasks})
+        self.modality_embeddings = nn.ParameterDict()
+        self.residuals = nn.ModuleDict()
+        for task in shape.tasks:
+            for modality in task.modalities:
+                key = self._embedding_key(task.name, modality)
+                if key not in self.modality_embeddings:
+                    self.modality_embeddings[key] = nn.Parameter(EMBEDDING_SCALE * torch.randn(shape.width))
+            key = self._residual_key(task.name)
+            if key not in self.residuals:
+                self.residuals[key] = nn.Sequential(
+                    nn.Linear(shape.width, shape.residual_rank, bias=False),
+                    nn.GELU(),
+                    nn.Linear(shape.residual_rank, shape.width, bias=False),
+                )
+
+    def _embedding_key(self, task: str, modality: str) -> str:
+        return _module_key("modality", modality, *((task,) if task in self.shape.isolated else ()))
+
+    def _residual_key(self, task: str) -> str:
+        return _module_key("task", task) if task in self.shape.isolated else "shared"
+
+    def _branch(self, task: str) -> TaskBranch:
+        return cast(TaskBranch, self.branches[_module_key("task", task)])
+
+    def _trunk(self, task: str, modality: str, features: Tensor) -> Tensor:
+        """Return trunk(E[t](b) + sigmoid(g[t]) R(b)) with b = A[t,m](u) + e[t] + e[m], of shape (B, W)."""
+        branch = self._branch(task)
+        adapted_BW: Tensor = branch.adapters[_module_key("modality", modality)](features)
+        b_BW = adapted_BW + branch.embedding + cast(Tensor, self.modality_embeddings[self._embedding_key(task, modality)])
+        residual_BW: Tensor = self.residuals[self._residual_key(task)](b_BW)
+        v_BW = branch.expert(b_BW) + torch.sigmoid(branch.gate) * residual_BW
+        trunk_BW: Tensor = branch.trunk(v_BW)
+        return trunk_BW
+
+    def logits(self, task: str, features: Mapping[str, Tensor]) -> Tensor:
+        """Return class logits (B, C): the mean over the given modalities of q[t, m](u)."""
+        head = cast(nn.Linear, self._branch(task).head)
+        logits_BC = [head(functional.gelu(self._trunk(task, m, u))) for m, u in features.items()]
+        return logits_BC[0] if len(logits_BC) == 1 else torch.stack(logits_BC).mean(dim=0)
+
+    def embeddings(self, task: str, modality: str, features: Tensor) -> Tensor:
+        """Return L2-normalised embeddings (B, W) of a retrieval task; one head serves both modalities."""
+        return functional.normalize(self._trunk(task, modality, features), dim=-1)
+
+    def contract(self) -> Contract:
+        """Return every parameter as a block with its owner, in the order of ``named_parameters``."""
+        owners: dict[str, tuple[Owner, tuple[str, ...]]] = {}
+        for task in self.shape.tasks:
+            prefix = f"branches.{_module_key('task', task.name)}."
+            own = Owner("task", task.name)
+            for name, _ in self._branch(task.name).named_parameters():
+                owners[prefix + name] = (Owner("class_rows", task.name) if name.startswith("head.") else own, ())
+            for modality in task.modalities:
+                adapter = f"{prefix}adapters.{_module_key('modality', modality)}."
+                owners.update({name: (own, (modality,)) for name in owners if name.startswith(adapter)})
+                shared = own if task.name in self.shape.isolated else Owner("modality", modality)
+                owners[f"modality_embeddings.{self._embedding_key(task.name, modality)}"] = (shared, (modality,))
+            isolated = task.name in self.shape.isolated
+            for name, _ in self.residuals[self._residual_key(task.name)].named_parameters():
+                owner = own if isolated else Owner("everyone")
+                owners[f"residuals.{self._residual_key(task.name)}.{name}"] = (owner, ())
+        return Contract(
+            tuple(
+                Block(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), *owners[name])
+                for name, parameter in self.named_parameters()
+            )
+        )
+
+    def gates(self) -> dict[str, float]:
+        """Return sigmoid(g[t]) of every task."""
+        return {task.name: float(torch.sigmoid(self._branch(task.name).gate)) for task in self.shape.tasks}
+
+    def fix_gates(self) -> None:
+        """Keep every g[t] where it is (the fixed gate of the gate x PCGrad study)."""
+        for task in self.shape.tasks:
+            self._branch(task.name).gate.requires_grad_(False)
