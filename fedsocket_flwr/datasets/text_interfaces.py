@@ -1,0 +1,80 @@
+"""Extractors of texts: hashed words, and the mean of word vectors.
+
+Legend: ``N`` rows, ``D`` numbers a text becomes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsocket_flwr.datasets.corpus import Array, Raw
+from fedsocket_flwr.datasets.inputs import hash_bucket, words
+from fedsocket_flwr.datasets.interfaces import require_texts
+from fedsocket_flwr.datasets.options import at_least, choose_options
+from fedsocket_flwr.datasets.word_vectors import WordVectors, read_word_vectors
+from fedsocket_flwr.errors import ConfigurationError
+
+# Words that say little in any topic. Places, sizes, numbers and negations ("above", "two", "small", "not") are kept: captions are told
+# apart by them.
+STOP_WORDS = frozenset(
+    """a an and are as at be been being but by can could did do does for from had has have he her hers him his i if in into is it its
+    me my of on or our ours she should so such than that the their them then there these they this those to us was we were what when
+    which who whom will with would you your yours""".split()
+)
+
+
+class HashedWords:
+    """Binary counts of hashed words: 1 in the bucket of every n-gram that the text has.
+
+    Options: ``buckets`` (4096), ``ngrams`` (1: words; 2: also pairs of neighbouring words, after the stop words are dropped), and
+    ``stop_words`` (true: drop the words of ``STOP_WORDS``). A text of stop words only keeps them; a text without words is zero.
+    """
+
+    content = ""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        chosen = choose_options("interface 'hashed_words'", options, {"buckets": 4096, "ngrams": 1, "stop_words": True})
+        at_least("interface 'hashed_words'", chosen, buckets=1, ngrams=1)
+        self._buckets, self._ngrams, self._drop = int(chosen["buckets"]), int(chosen["ngrams"]), bool(chosen["stop_words"])
+
+    def __call__(self, raw: Raw) -> Array:
+        """Return ``float32`` (N, buckets) of zeros and ones."""
+        texts = require_texts("hashed_words", raw)
+        counts = np.zeros((len(texts), self._buckets), dtype=np.float32)
+        for row, text in enumerate(texts):
+            found = words(text)
+            kept = [word for word in found if word not in STOP_WORDS] or found if self._drop else found
+            for size in range(1, self._ngrams + 1):
+                for start in range(len(kept) - size + 1):
+                    counts[row, hash_bucket(" ".join(kept[start : start + size]), self._buckets)] = 1
+        return counts
+
+
+class MeanWordVectors:
+    """The mean of the vectors of a text's words (GloVe's or any in its format); unknown words count for nothing.
+
+    Options: ``path``, a text file of GloVe's layout or a ``.npy`` array of vectors; for an array also ``index``, a file with one
+    word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are looked
+    up as written in lower case. A text without a known word is zero.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        chosen = choose_options("interface 'glove'", options, {"path": "", "index": "", "dimension": 0})
+        if not chosen["path"]:
+            raise ConfigurationError("interface 'glove' needs options.path, a file of word vectors")
+        self._vectors: WordVectors = read_word_vectors(
+            Path(chosen["path"]), Path(chosen["index"]) if chosen["index"] else None, int(chosen["dimension"]) or None
+        )
+        self.content = self._vectors.digest
+
+    def __call__(self, raw: Raw) -> Array:
+        """Return ``float32`` (N, dimension)."""
+        texts = require_texts("glove", raw)
+        means = np.zeros((len(texts), self._vectors.dimension), dtype=np.float32)
+        for row, text in enumerate(texts):
+            known = [position for word in words(text) if (position := self._vectors.rows.get(word)) is not None]
+            if known:
+                means[row] = self._vectors.array[known].mean(axis=0, dtype=np.float64)
+        return means
