@@ -1,0 +1,313 @@
+"""Where a client's private model lives between rounds: files on the client's own disk, keyed by (run, client).
+
+Flower's ``Context`` is lost with a SuperNode and travels with every message; a private model must survive the one and do without
+the other. Arrays that are loaded are read-only; copy them before training. Nothing here imports torch.
+
+Layout under the state directory: ``runs/<run>/<client>/version-00000003.safetensors``, ``blocks-<name>.safetensors``,
+``note-<name>.json`` and ``lock``.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import string
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from fedsocket_flwr.errors import StoreError
+from fedsocket_flwr.exchange.contract import Blocks
+from fedsocket_flwr.runtime.block_files import PART, read_blocks, remove_file, strict_json, write_atomically, write_blocks
+
+HOME_VARIABLE = "FEDSOCKET_HOME"
+STATE_DIRECTORY_KEY = "state-dir"
+ABANDONED_SECONDS = 3600.0
+LONGEST_NAME = 120
+# Names that Windows gives to devices, whatever follows a point.
+DEVICES = {"con", "prn", "aux", "nul"} | {f"{kind}{number}" for kind in ("com", "lpt") for number in range(10)}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A client's private state at one version: arrays (weights, optimiser, generators) and notes, which are strict JSON."""
+
+    arrays: Blocks
+    notes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One line of ``store list``: ``changed`` is in seconds since the epoch."""
+
+    run: str
+    clients: int
+    bytes: int
+    changed: float
+
+
+class ClientStore:
+    """The state of one client in one run.
+
+    Parameters
+    ----------
+    root
+        The state directory, see :func:`state_directory`.
+    run
+        The run's unique name.
+    client
+        The client's name.
+
+    Notes
+    -----
+    Every write appears whole or not at all. What reads, trains and saves holds :meth:`locked` meanwhile, so that two processes
+    never train the same client at once; loading alone needs no lock. The lock is not re-entrant.
+    """
+
+    def __init__(self, root: Path, run: str, client: str) -> None:
+        self._run, self._client = run, client
+        self._run_folder = Path(root).absolute() / "runs" / safe_name(run)
+        self._folder = self._run_folder / safe_name(client)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the client against all other processes and threads; a process that dies lets go."""
+        self._prepare()
+        with open(self._folder / "lock", "a+b") as file:
+            if not _try_lock(file):
+                logger.info("waiting for the lock of client %s in run %s", self._client, self._run)
+                _lock(file)
+            try:
+                yield
+            finally:
+                _unlock(file)
+
+    def load(self, version: int) -> Snapshot:
+        """Return the state at a version; :class:`StoreError` when it is absent or damaged."""
+        path = self._version_path(version)
+        try:
+            content = read_blocks(path)
+        except FileNotFoundError as error:
+            existing = ", ".join(str(found) for found in self.versions()) or "none"
+            raise StoreError(
+                f"client {self._client!r} of run {self._run!r} has no version {version} (versions: {existing}); expected {path}"
+            ) from error
+        return Snapshot(dict(content.arrays), json.loads(content.notes))
+
+    def save(self, version: int, snapshot: Snapshot, keep: Collection[int]) -> None:
+        """Write a version, then remove those that are neither ``version`` nor in ``keep``.
+
+        When the write fails, for instance since the disk is full, every older version is still there.
+        """
+        path = self._version_path(version)
+        self._prepare()
+        write_blocks(path, snapshot.arrays, strict_json(snapshot.notes, path))
+        for found in self.versions():
+            if found != version and found not in keep:
+                remove_file(self._version_path(found))
+        self._remove_abandoned()
+
+    def versions(self) -> tuple[int, ...]:
+        """Return the versions that exist, in ascending order."""
+        names = (path.stem.removeprefix("version-") for path in self._folder.glob("version-*.safetensors"))
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+    def save_blocks(self, name: str, blocks: Blocks) -> None:
+        """Write named blocks, for instance a checkpoint of Q."""
+        self._prepare()
+        write_blocks(self._blocks_path(name), blocks)
+
+    def load_blocks(self, name: str) -> Blocks:
+        """Return named blocks; :class:`StoreError` when they are absent or damaged."""
+        path = self._blocks_path(name)
+        try:
+            return dict(read_blocks(path).arrays)
+        except FileNotFoundError as error:
+            raise StoreError(f"client {self._client!r} of run {self._run!r} has no blocks {name!r}; expected {path}") from error
+
+    def remove_blocks(self, keep: Collection[str]) -> None:
+        """Remove all named blocks but those in ``keep``."""
+        kept = {self._blocks_path(name) for name in keep}
+        for path in set(self._folder.glob("blocks-*.safetensors")) - kept:
+            remove_file(path)
+
+    def write_note(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a small JSON object, for instance what registration brought."""
+        path = self._note_path(name)
+        self._prepare()
+        write_atomically(path, strict_json(content, path).encode())
+
+    def read_note(self, name: str) -> dict[str, Any] | None:
+        """Return what :meth:`write_note` wrote, or None when there is no such note."""
+        path = self._note_path(name)
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} is damaged: expected a JSON object ({error})") from error
+        if not isinstance(content, dict):
+            raise StoreError(f"{path} is damaged: expected a JSON object, found {type(content).__name__}")
+        return content
+
+    def _prepare(self) -> None:
+        """Make the client's folder, and note the run's name for ``store list``."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be made ({error}); {_remedy()}") from error
+        if not (self._run_folder / "name.json").exists():
+            write_atomically(self._run_folder / "name.json", json.dumps({"run": self._run}).encode())
+
+    def _version_path(self, version: int) -> Path:
+        if version < 1:
+            raise StoreError(f"versions of client {self._client!r} start at 1, found {version}")
+        return self._folder / f"version-{version:08d}.safetensors"
+
+    def _blocks_path(self, name: str) -> Path:
+        return self._folder / f"blocks-{safe_name(name)}.safetensors"
+
+    def _note_path(self, name: str) -> Path:
+        return self._folder / f"note-{safe_name(name)}.json"
+
+    def _remove_abandoned(self) -> None:
+        """Remove temporary files of processes that were killed while they wrote."""
+        for path in self._folder.glob(f".*{PART}"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink()
+
+
+def safe_name(name: str) -> str:
+    """Return a file name for any text: plain ASCII, different for different texts also where case does not count."""
+    if not name:
+        raise StoreError("a run, client or block must have a name, found an empty one")
+    plain = string.ascii_lowercase + string.digits + "-_"
+    octets = name.encode("utf-8", errors="surrogatepass")
+    safe = "".join(chr(octet) if chr(octet) in plain else f"%{octet:02x}" for octet in octets)
+    if safe in DEVICES:
+        return f"%{octets[0]:02x}{safe[1:]}"
+    return safe if len(safe) <= LONGEST_NAME else f"{safe[:80]}~{hashlib.sha256(octets).hexdigest()[:32]}"
+
+
+def state_directory(node_config: Mapping[str, Any]) -> Path:
+    """Return the folder of all private state, made if need be.
+
+    It is the node configuration's ``state-dir``, else the environment's ``FEDSOCKET_HOME``, else ``~/.fedsocket``.
+
+    Raises
+    ------
+    StoreError
+        If the folder cannot be made or written to, or there is no home.
+    """
+    chosen = str(node_config.get(STATE_DIRECTORY_KEY) or os.environ.get(HOME_VARIABLE) or "~/.fedsocket")
+    try:
+        folder = Path(chosen).expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"private state cannot be kept under {chosen} ({error}); {_remedy()}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StoreError(f"private state cannot be kept under {folder}, which is not writable; {_remedy()}")
+    return folder
+
+
+def list_runs(root: Path) -> list[StoredRun]:
+    """Return the runs that have state under a state directory, the last changed first."""
+    rows = [_describe(folder) for folder in _run_folders(root)]
+    return sorted(rows, key=lambda row: (-row.changed, row.run))
+
+
+def prune(root: Path, runs: Sequence[str] = (), older_than_days: float | None = None) -> tuple[str, ...]:
+    """Remove the state of named runs, and of all runs that did not change for some days; return their names.
+
+    Raises
+    ------
+    StoreError
+        If a named run has no state, or a run is in use: some process holds the lock of one of its clients.
+    """
+    existing = {_describe(folder).run: folder for folder in _run_folders(root)}
+    unknown = [run for run in runs if run not in existing]
+    if unknown:
+        raise StoreError(f"no state of the runs {', '.join(unknown)} under {root}; there is {', '.join(existing) or 'none'}")
+    oldest = float("-inf") if older_than_days is None else time.time() - older_than_days * 86400
+    chosen = {run: folder for run, folder in existing.items() if run in runs or _describe(folder).changed < oldest}
+    for run, folder in chosen.items():
+        _require_unused(run, folder)
+    for folder in chosen.values():
+        for path in folder.rglob("*.safetensors"):
+            remove_file(path)
+        shutil.rmtree(folder)
+    return tuple(chosen)
+
+
+def _run_folders(root: Path) -> list[Path]:
+    return sorted(path for path in (Path(root).absolute() / "runs").glob("*") if path.is_dir())
+
+
+def _describe(folder: Path) -> StoredRun:
+    try:
+        name = str(json.loads((folder / "name.json").read_bytes())["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        name = folder.name
+    status = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return StoredRun(
+        run=name,
+        clients=sum(path.is_dir() for path in folder.iterdir()),
+        bytes=sum(entry.st_size for entry in status),
+        changed=max((entry.st_mtime for entry in status), default=folder.stat().st_mtime),
+    )
+
+
+def _require_unused(run: str, folder: Path) -> None:
+    for path in folder.glob("*/lock"):
+        with open(path, "a+b") as file:
+            if not _try_lock(file):
+                raise StoreError(f"run {run!r} is in use: another process holds {path}")
+            _unlock(file)
+
+
+def _remedy() -> str:
+    return f"set {HOME_VARIABLE}, or {STATE_DIRECTORY_KEY!r} in the node's configuration, to a folder that can be written"
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _lock(file: IO[bytes]) -> None:
+        while not _try_lock(file):
+            time.sleep(0.1)
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _lock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
