@@ -20,11 +20,21 @@ from fedsocket_flwr.plain_files import write_whole
 from fedsocket_flwr.problems import configuration_error, path_text
 from fedsocket_flwr.strict_yaml import dump_yaml, parse_value, parse_yaml
 
-__all__ = ["parse_key", "parse_yaml", "read_configuration", "read_with_settings", "shipped_configurations", "write_configuration"]
+__all__ = [
+    "SUFFIXES",
+    "parse_key",
+    "parse_yaml",
+    "read_configuration",
+    "read_text_file",
+    "read_with_settings",
+    "shipped_configurations",
+    "validate",
+    "write_configuration",
+]
 
 Model = TypeVar("Model", bound=BaseModel)
 _KEY_PART = re.compile(r'\.?(?:"([^"]+)"|([^.\[\]"]+))|\[(\d+)\]')
-_SUFFIXES = (".yaml", ".yml")
+SUFFIXES = (".yaml", ".yml")
 
 
 def read_configuration(source: str | Path, overrides: Sequence[str] = ()) -> Configuration:
@@ -115,31 +125,37 @@ def parse_key(key: str) -> tuple[int | str, ...]:
     return tuple(parts)
 
 
+def read_text_file(path: Path) -> str:
+    """Read a file as UTF-8 whatever the locale, with or without a byte order mark."""
+    try:
+        return _decoded(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def _shipped(folder: Traversable | None = None, prefix: str = "") -> dict[str, Traversable]:
     found: dict[str, Traversable] = {}
     for entry in (folder or resources.files("fedsocket_flwr") / "configs").iterdir():
         if entry.is_dir():
             found |= _shipped(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(_SUFFIXES[0]):
-            found[prefix + entry.name.removesuffix(_SUFFIXES[0])] = entry
+        elif entry.name.endswith(SUFFIXES[0]):
+            found[prefix + entry.name.removesuffix(SUFFIXES[0])] = entry
     return found
 
 
 def _read_source(source: str | Path) -> tuple[str, str, Path]:
     """Return a configuration's text, its name in messages, and the folder its paths are relative to."""
     path = Path(source)
-    if path.suffix not in _SUFFIXES:
+    if path.suffix not in SUFFIXES:
         shipped = _shipped().get(path.as_posix())
         if shipped is not None:
             return _decoded(shipped.read_bytes(), str(source)), str(source), Path.cwd()
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        known = ", ".join(shipped_configurations())
-        raise ConfigurationError(f"{source}: no such file; configurations that ship with the package: {known}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{source}: cannot be read ({error.strerror})") from error
-    return _decoded(content, str(source)), str(source), path.parent
+        if not path.exists():
+            known = ", ".join(shipped_configurations())
+            raise ConfigurationError(f"{source}: no such file; configurations that ship with the package: {known}")
+    return read_text_file(path), str(source), path.parent
 
 
 def _decoded(content: bytes, origin: str) -> str:

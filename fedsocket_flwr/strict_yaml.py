@@ -85,6 +85,10 @@ def _construct_exponent(loader: yaml.SafeLoader, node: ScalarNode) -> ExponentTe
     return ExponentText(node.value)
 
 
+def _represent_exponent(dumper: yaml.SafeDumper, text: ExponentText) -> ScalarNode:
+    return dumper.represent_scalar(_EXPONENT_TAG, str(text))
+
+
 def _without_timestamps(resolvers: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
     return {first: [pair for pair in pairs if pair[0] != _TIMESTAMP_TAG] for first, pairs in resolvers.items()}
 
@@ -93,6 +97,7 @@ _PLAIN_TAGS: tuple[Hashable, ...] = (None, *(_PREFIX + name for name in ("null",
 _Loader.yaml_implicit_resolvers = _without_timestamps(_Loader.yaml_implicit_resolvers)
 _Loader.yaml_constructors = {tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN_TAGS}
 _Loader.add_constructor(_EXPONENT_TAG, _construct_exponent)
+_Dumper.add_representer(ExponentText, _represent_exponent)
 for _yaml_class in (_Loader, _Dumper):
     _yaml_class.add_implicit_resolver(_EXPONENT_TAG, _EXPONENT, _EXPONENT_STARTS)
 

@@ -1,0 +1,1 @@
+"""What starts many runs or processes."""
