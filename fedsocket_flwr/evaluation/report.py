@@ -1,10 +1,11 @@
 """The report of a run: a pure function of the run's folder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsocket_flwr.evaluation.history import history_frames
+from fedsocket_flwr.evaluation.plots import Picture, run_pictures
 from fedsocket_flwr.evaluation.run_folder import RunRecord, read_run
 from fedsocket_flwr.evaluation.run_tables import interfaces_as_run, run_tables
 from fedsocket_flwr.evaluation.summary import summarise
@@ -32,12 +33,17 @@ def write_report(folder: Path) -> dict[str, Any]:
     frames = history_frames(run)
     for name, frame in (("dev_history", frames.history), ("rounds", frames.rounds), ("client_history", frames.clients)):
         write_whole(folder / "tables" / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    write_whole(folder / "report.md", "\n".join(_sections(run, summary, tables)))
+    pictures = run_pictures(run, frames)
+    for picture in pictures:
+        write_whole(folder / "figures" / picture.name, picture.png)
+    write_whole(folder / "report.md", "\n".join(_sections(run, summary, tables, pictures)))
     write_whole(folder / "summary.json", dump_json(summary, indent=2) + "\n")
     return summary
 
 
-def _sections(run: RunRecord, summary: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[str]:
+def _sections(
+    run: RunRecord, summary: Mapping[str, Any], tables: Mapping[str, Table], pictures: Sequence[Picture]
+) -> Iterator[str]:
     yield f"# {markdown_text(str(summary['name']))}\n"
     yield (
         f"Method {markdown_text(str(summary['method']))}, seed {summary['seed']}, "
@@ -48,6 +54,8 @@ def _sections(run: RunRecord, summary: Mapping[str, Any], tables: Mapping[str, T
     if run.notes:
         yield "> **Mind:** " + "; ".join(markdown_text(note) for note in run.notes) + ".\n"
     yield from _results(run, summary, tables)
+    for picture in pictures:
+        yield f"![{picture.caption}](figures/{picture.name})\n\n{picture.caption}\n"
     yield "## Clients\n"
     yield to_markdown(tables["clients"])
     if tables["client_results"].rows:

@@ -1,0 +1,201 @@
+"""The figures of a run. Every function draws one figure, or returns None where the run has nothing to show in it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from fedsocket_flwr.evaluation.drawing import (
+    ENDPOINT_COLOURS,
+    ENDPOINT_MARKERS,
+    drawn,
+    grid_of_axes,
+    labels,
+    new_figure,
+    rounds_axis,
+    style,
+    to_png,
+)
+from fedsocket_flwr.evaluation.history import History
+from fedsocket_flwr.evaluation.label_plot import label_distribution
+from fedsocket_flwr.evaluation.round_plots import conflicts, gates_and_weights
+from fedsocket_flwr.evaluation.run_folder import RunRecord
+from fedsocket_flwr.evaluation.summary import endpoint_means
+from fedsocket_flwr.metric_names import ENDPOINT_LABELS, ENDPOINTS, headline_metrics, metric_label
+
+BARS_PER_ROW = 6
+
+
+class Picture(NamedTuple):
+    """A rendered figure: file name without folder, caption, content."""
+
+    name: str
+    caption: str
+    png: bytes
+
+
+def run_pictures(run: RunRecord, history: History) -> list[Picture]:
+    """Draw every figure that the run has data for."""
+    tested = run.test is not None
+    bars = "TEST at each endpoint's best DEV round" if tested else "DEV of the last model that was measured"
+    drawings: tuple[tuple[str, str, Callable[[], Figure | None]], ...] = (
+        ("endpoints.png", f"Private, Q and Joint per task: {bars}. Dots are clients.", lambda: endpoint_bars(run, history)),
+        (
+            "dev_curves.png",
+            "DEV over the rounds: mean over a task's clients (thick) and each client (thin).",
+            lambda: dev_curves(run.tasks, history.history),
+        ),
+        (
+            "gates_and_weights.png",
+            "The gate of Q's residual, and Joint's weights (mean over the clients of a task), over the rounds.",
+            lambda: gates_and_weights(run.tasks, history.history, history.rounds),
+        ),
+        (
+            "conflicts.png",
+            "Cosine between the tasks' updates of what they share; below zero they conflict.",
+            lambda: conflicts(run.tasks, history.rounds),
+        ),
+        (
+            "label_distribution.png",
+            "TRAIN rows (retrieval: pairs) per client: in each class, as the area of the dot, and in all.",
+            lambda: label_distribution(list(run.clients.values()), run.classes),
+        ),
+    )
+    with style():
+        drawn_figures = [(name, caption, draw()) for name, caption, draw in drawings]
+        return [Picture(name, caption, to_png(figure)) for name, caption, figure in drawn_figures if figure is not None]
+
+
+def _headlines(found: pd.DataFrame, tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the (task, headline metric) pairs in a long-form frame, tasks in their order."""
+    return [(task, metric) for task in tasks for metric in headline_metrics(found.loc[found.task == task, "metric"].unique())]
+
+
+def _titles(panels: Sequence[tuple[str, str]]) -> list[str]:
+    """Return ``task · metric`` for every panel."""
+    tasks = list(dict.fromkeys(task for task, _ in panels))
+    short = dict(zip(tasks, labels(tasks), strict=True))
+    return [f"{short[task]} · {drawn(metric_label(metric))}" for task, metric in panels]
+
+
+def dev_curves(tasks: Sequence[str], history: pd.DataFrame) -> Figure | None:
+    """Draw DEV over the rounds of the model: a panel a task and headline metric, thick the mean, thin each client."""
+    panels = _headlines(history, tasks)
+    if not panels:
+        return None
+    columns = 2 if len(panels) in (1, 2, 4) else 3
+    figure = new_figure(height=0.6 + 2.6 * math.ceil(len(panels) / columns))
+    for axes, title, (task, metric) in zip(grid_of_axes(figure, len(panels), columns), _titles(panels), panels, strict=True):
+        found = history[(history.task == task) & (history.metric == metric)]
+        for endpoint in ENDPOINTS:
+            _curve(axes, found[found.endpoint == endpoint], endpoint)
+        axes.set_title(title)
+        axes.set_ylabel("DEV, %")
+        rounds_axis(axes)
+    handles = [
+        Line2D([], [], color=ENDPOINT_COLOURS[e], marker=ENDPOINT_MARKERS[e], markersize=4, linewidth=2, label=ENDPOINT_LABELS[e])
+        for e in ENDPOINTS
+    ]
+    thin = Line2D([], [], color="#777777", linewidth=0.8, alpha=0.7, label="each client")
+    figure.legend(handles=[*handles, thin], loc="outside upper center", ncols=4)
+    return figure
+
+
+def _curve(axes: Axes, found: pd.DataFrame, endpoint: str) -> None:
+    colour = ENDPOINT_COLOURS[endpoint]
+    for _, client in found[found.client.notna()].groupby("client", sort=True):
+        axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=0.35)
+    mean = found[found.client.isna()]
+    marker = ENDPOINT_MARKERS[endpoint]
+    axes.plot(mean["round"], 100 * mean.value, color=colour, linewidth=2, marker=marker, markersize=4, zorder=3)
+
+
+class _Bar(NamedTuple):
+    mean: float
+    clients: tuple[float, ...]
+
+
+def endpoint_bars(run: RunRecord, history: History) -> Figure | None:
+    """Draw Private, Q and Joint side by side for each task and headline metric: TEST, or the last DEV of a run without TEST."""
+    values = _tested_bars(run) if run.test is not None else _measured_bars(run, history.history)
+    panels = list(dict.fromkeys((task, metric) for task, metric, _ in values))
+    if not panels:
+        return None
+    rows = math.ceil(len(panels) / BARS_PER_ROW)
+    figure = new_figure(height=0.5 + 3.1 * rows)
+    per_row = math.ceil(len(panels) / rows)
+    titles = _titles(panels)
+    for row in range(rows):
+        axes = figure.add_subplot(rows, 1, row + 1)
+        shown = slice(row * per_row, (row + 1) * per_row)
+        _bar_row(axes, panels[shown], titles[shown], values, per_row)
+        axes.set_ylabel("TEST, %" if run.test is not None else "DEV, %")
+    handles = [Patch(color=ENDPOINT_COLOURS[endpoint], label=ENDPOINT_LABELS[endpoint]) for endpoint in ENDPOINTS]
+    client = Line2D(
+        [], [], color="#222222", marker="o", markersize=3.5, linestyle="", markerfacecolor="white", label="each client"
+    )
+    figure.legend(handles=[*handles, client], loc="outside upper center", ncols=4)
+    return figure
+
+
+def _bar_row(
+    axes: Axes, panels: list[tuple[str, str]], titles: list[str], values: Mapping[tuple[str, str, str], _Bar], places: int
+) -> None:
+    width = 0.27
+    for place, (task, metric) in enumerate(panels):
+        for offset, endpoint in zip((-width, 0.0, width), ENDPOINTS, strict=True):
+            bar = values.get((task, metric, endpoint))
+            if bar is None:
+                continue
+            axes.bar(place + offset, 100 * bar.mean, width * 0.94, color=ENDPOINT_COLOURS[endpoint])
+            spread = np.linspace(-0.3, 0.3, len(bar.clients)) * width if len(bar.clients) > 1 else np.zeros(1)
+            axes.plot(
+                place + offset + spread[: len(bar.clients)],
+                [100 * value for value in bar.clients],
+                linestyle="",
+                marker="o",
+                markersize=3.5,
+                color="#222222",
+                markerfacecolor="white",
+                markeredgewidth=0.7,
+            )
+            top = 100 * max((bar.mean, *bar.clients))
+            axes.annotate(
+                f"{100 * bar.mean:.1f}", (place + offset, top), (0, 4), textcoords="offset points", ha="center", fontsize=9
+            )
+    axes.set_xticks(range(len(panels)), [title.replace(" · ", "\n") for title in titles])
+    axes.set_xlim(-0.6, places - 0.4)
+    axes.set_ylim(0, None)
+    axes.margins(y=0.12)
+    axes.grid(visible=False, axis="x")
+    axes.tick_params(axis="x", length=0)
+
+
+def _tested_bars(run: RunRecord) -> dict[tuple[str, str, str], _Bar]:
+    bars = {}
+    for task, endpoints in endpoint_means(run, "best").items():
+        own = [client["best"] for client in (run.test or {}).values() if client["task"] == task]
+        for metric in headline_metrics({metric for metrics in endpoints.values() for metric in metrics}):
+            for endpoint, metrics in endpoints.items():
+                if metric in metrics:
+                    clients = tuple(float(c[endpoint][metric]) for c in own if metric in (c.get(endpoint) or {}))
+                    bars[task, metric, endpoint] = _Bar(metrics[metric], clients)
+    return bars
+
+
+def _measured_bars(run: RunRecord, history: pd.DataFrame) -> dict[tuple[str, str, str], _Bar]:
+    last = history[history["round"] == history["round"].max()]
+    bars = {}
+    for task, metric in _headlines(last, run.tasks):
+        found = last[(last.task == task) & (last.metric == metric)]
+        for endpoint, rows in found.groupby("endpoint"):
+            mean = rows[rows.client.isna()].value
+            if len(mean):
+                bars[task, metric, str(endpoint)] = _Bar(float(mean.iloc[0]), tuple(rows[rows.client.notna()].value))
+    return bars
