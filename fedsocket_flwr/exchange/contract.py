@@ -41,6 +41,8 @@ class Owner:
             raise ContractError(f"unknown kind of owner {self.kind!r}; expected one of {', '.join(OWNER_KINDS)}")
         if (self.kind in ("participant", "everyone")) != (self.key == ""):
             raise ContractError(f"an owner of kind {self.kind!r} {'takes no' if self.key else 'needs a'} key, found {self.key!r}")
+        if self.kind == "modality_set" and self.key != "+".join(sorted(set(self.key.split("+")))):
+            raise ContractError(f"a set of modalities is written in sorted order without repeats, found {self.key!r}")
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,20 @@ class Block:
     def __post_init__(self) -> None:
         if self.access not in ACCESSES:
             raise ContractError(f"block {self.name!r}: unknown access {self.access!r}; expected one of {', '.join(ACCESSES)}")
+        try:
+            np.dtype(self.dtype)
+        except TypeError as error:
+            raise ContractError(f"block {self.name!r}: unknown type of array {self.dtype!r}") from error
+        if any(length < -1 for length in self.shape):
+            raise ContractError(f"block {self.name!r}: a length is at least 0, or -1 for any, found {self.shape}")
         if self.owner.kind == "class_rows" and not self.shape:
             raise ContractError(f"block {self.name!r} is owned by class rows and must have a first axis of classes")
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements; :class:`ContractError` where a dimension may have any length."""
+        if -1 in self.shape:
+            raise ContractError(f"block {self.name!r} of shape {self.shape} has no fixed size")
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
@@ -103,6 +113,8 @@ class Membership:
     def __post_init__(self) -> None:
         if self.examples < 0 or any(count < 0 for count in self.class_counts):
             raise ContractError(f"client {self.client!r} declares negative counts: {self.examples}, {self.class_counts}")
+        if len(set(self.modalities)) != len(self.modalities):
+            raise ContractError(f"client {self.client!r} declares a modality twice: {self.modalities}")
 
     def may_update(self, owner: Owner) -> bool:
         """Say whether this participant belongs to the owner."""
@@ -126,11 +138,11 @@ class Membership:
         try:
             found = json.loads(text)
             return cls(
-                client=str(found["client"]),
-                task=str(found["task"]),
-                modalities=tuple(str(m) for m in found["modalities"]),
-                examples=int(found["examples"]),
-                class_counts=tuple(int(c) for c in found["class_counts"]),
+                client=_text(found["client"]),
+                task=_text(found["task"]),
+                modalities=tuple(_text(modality) for modality in _list(found["modalities"])),
+                examples=_whole(found["examples"]),
+                class_counts=tuple(_whole(count) for count in _list(found["class_counts"])),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ContractError(f"not a membership: {text[:200]!r} ({error})") from error
@@ -182,14 +194,14 @@ class Contract:
             return cls(
                 tuple(
                     Block(
-                        name=str(b["name"]),
-                        shape=tuple(int(n) for n in b["shape"]),
-                        dtype=str(b["dtype"]),
-                        owner=Owner(b["owner"]["kind"], str(b["owner"]["key"])),
-                        modalities=tuple(str(m) for m in b["modalities"]),
+                        name=_text(b["name"]),
+                        shape=tuple(_whole(length) for length in _list(b["shape"])),
+                        dtype=_text(b["dtype"]),
+                        owner=Owner(b["owner"]["kind"], _text(b["owner"]["key"])),
+                        modalities=tuple(_text(modality) for modality in _list(b["modalities"])),
                         access=b["access"],
                     )
-                    for b in json.loads(text)
+                    for b in _list(json.loads(text))
                 )
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -236,3 +248,21 @@ class Refusal:
 
     client: str
     reason: str
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r}")
+    return value
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, found {value!r}")
+    return value
