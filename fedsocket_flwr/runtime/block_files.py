@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-from safetensors.numpy import save
 
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Array, Blocks
@@ -37,6 +35,7 @@ TYPES = {
     "I64": "<i8",
     "F64": "<f8",
 }
+NAMES = {np.dtype(dtype): name for name, dtype in TYPES.items()}
 CACHE_BYTES = 256 * 2**20
 PART = ".part"
 
@@ -197,18 +196,24 @@ def _require_text_keys(value: object) -> None:
 
 
 def _encode(path: Path, blocks: Blocks, notes: str) -> bytes:
+    """Return the bytes of a safetensors file, written out here to copy the arrays once and no more."""
     arrays = {name: _storable(path, name, array) for name, array in blocks.items()}
     content = json.dumps({"names": list(arrays), "notes": notes})
-    metadata = {"content": content, "sha256": _checksum(content, arrays)}
-    try:
-        return bytes(save(arrays, metadata))
-    except (safetensors.SafetensorError, TypeError, ValueError) as error:
-        raise StoreError(f"{path}: the arrays cannot be written ({error})") from error
+    header: dict[str, Any] = {"__metadata__": {"content": content, "sha256": _checksum(content, arrays)}}
+    # Wide elements first: every array then starts at a multiple of its element's size.
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    end = 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *(_octets(array) for _, array in ordered)])
 
 
 def _storable(path: Path, name: str, array: Array) -> Array:
     """Return the array in row-major order and little-endian, or refuse its type."""
-    if name == "__metadata__" or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+    if name == "__metadata__" or array.dtype.newbyteorder("<") not in NAMES:
         raise StoreError(f"{path}: an array called {name!r} of type {array.dtype} cannot be stored")
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
@@ -217,8 +222,12 @@ def _checksum(content: str, arrays: Blocks) -> str:
     digest = hashlib.sha256(content.encode())
     for name, array in arrays.items():
         digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
+        digest.update(_octets(array))
     return digest.hexdigest()
+
+
+def _octets(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _decode(path: Path, data: bytes, verify: bool) -> Content:
