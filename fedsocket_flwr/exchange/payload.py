@@ -25,7 +25,7 @@ COUNT_BYTES = 8
 
 def serialise(blocks: Blocks) -> dict[str, FlowerArray]:
     """Return every block as Flower's array; one serialisation serves all messages that carry it."""
-    return {name: FlowerArray(np.ascontiguousarray(array)) for name, array in blocks.items()}
+    return {name: FlowerArray(np.asarray(array, order="C")) for name, array in blocks.items()}
 
 
 def array_record(arrays: Mapping[str, FlowerArray]) -> ArrayRecord:
