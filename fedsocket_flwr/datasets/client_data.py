@@ -113,7 +113,7 @@ def _split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: tu
 
 
 def _made_split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: Array) -> Split:
-    picked = {modality: rows for modality in task.modalities}
+    picked = dict.fromkeys(task.modalities, rows)
     labels, pairs = None, None
     if corpus.pairs is not None:
         images, image_rows = np.unique(corpus.pairs[rows, 0], return_inverse=True)

@@ -25,7 +25,7 @@ def apportion(total: int, weights: Array) -> Array:
         earlier part comes first. With whole weights no part exceeds its weight as long as ``total`` does not exceed their sum.
     """
     scaled = total * np.asarray(weights, dtype=np.float64) / np.sum(weights)
-    parts = np.floor(scaled + 1e-9).astype(np.int64)
+    parts: Array = np.floor(scaled + 1e-9).astype(np.int64)
     order = np.argsort(-np.round(scaled - parts, 9), kind="stable")
     parts[order[: total - int(parts.sum())]] += 1
     return parts

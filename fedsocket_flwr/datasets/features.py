@@ -1,8 +1,8 @@
 """Interface features, computed once and kept on disk for every process that needs them.
 
-A file is named by what it was computed from: the interface's digest and the rows' checksum. It is written aside and renamed, with
-its length and checksum in a file beside it, so no reader ever sees part of one. One process computes while the others wait for its
-lock; the lock dies with its owner.
+A file is named by what it was computed from: the interface's digest and the rows' checksum. It is written aside and renamed,
+with its length and checksum in a file beside it, so no reader ever sees part of one. One process computes while the others wait
+for its lock; the lock dies with its owner.
 """
 
 import contextlib
@@ -59,8 +59,8 @@ def features(interface: Interface, corpus: Corpus, modality: str, cache_dir: Pat
     Returns
     -------
     numpy.ndarray
-        ``float32`` (N, width) or (N, tokens, width), mapped read-only from the cache. Where the cache cannot be written (read-only,
-        full), the log has one warning and the array is in memory.
+        ``float32`` (N, width) or (N, tokens, width), mapped read-only from the cache. Where the cache cannot be written
+        (read-only, full), the log has one warning and the array is in memory.
     """
     raw = corpus.raw[modality]
     what = f"{corpus.name}.{modality}"

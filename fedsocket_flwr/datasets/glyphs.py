@@ -1,4 +1,4 @@
-"""``glyphs``: an image-text retrieval set without a download, characters of the DejaVu fonts with their Unicode names as captions."""
+"""``glyphs``: image-text retrieval without a download, characters of the DejaVu fonts and their Unicode names."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def read(path: str | None, options: Mapping[str, Any]) -> Corpus:
 def _draw_all(folder: Path) -> dict[str, dict[int, Array]]:
     """Return font -> code point -> drawing, for named characters that leave ink."""
     try:
-        from fontTools.ttLib import TTFont
+        from fontTools.ttLib import TTFont  # type: ignore[import-untyped]
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise DataError(

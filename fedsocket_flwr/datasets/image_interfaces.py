@@ -58,7 +58,8 @@ class Pixels:
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D) in [0, 1]."""
         images = require_images("pixels", raw)
-        return resized(planes(images, self._channels), self._size).reshape(len(images), -1)
+        flat: Array = resized(planes(images, self._channels), self._size).reshape(len(images), -1)
+        return flat
 
 
 class OrientedGradients:
@@ -88,7 +89,8 @@ class OrientedGradients:
         blocks = np.stack([cells_NGGO[:, i : i + grid, j : j + grid] for i in (0, 1) for j in (0, 1)], axis=3)
         flat = blocks.reshape(len(blocks), grid, grid, -1)
         scaled = flat / np.sqrt(np.sum(flat * flat, axis=-1, keepdims=True) + 1e-6)
-        return scaled.reshape(len(scaled), -1).astype(np.float32)
+        flat_ND: Array = scaled.reshape(len(scaled), -1).astype(np.float32)
+        return flat_ND
 
     def _cells(self, images_NSS: Array) -> Array:
         """Return the histogram of each cell, (N, G, G, O)."""

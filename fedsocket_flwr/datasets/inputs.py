@@ -15,7 +15,7 @@ from fedsocket_flwr.datasets.corpus import Array, Raw
 from fedsocket_flwr.errors import DataError
 
 PADDING, NO_WORDS, FIRST_WORD = 0, 1, 2
-# Letters and digits of any script, joined by an apostrophe inside a word; all else separates, a backslash too (AG News joins lines by it).
+# Letters and digits of any script, with apostrophes inside; all else separates, a backslash too (AG News joins lines by it).
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # An entity of the apostrophe, also without the ampersand that some published files lost.
 _APOSTROPHE = re.compile(r"&?#0?39;|&apos;")
@@ -84,8 +84,8 @@ def private_inputs(modality: str, raw: Raw, task: TaskSettings) -> Array:
     Returns
     -------
     numpy.ndarray
-        Pictures: ``float32`` (N, 1 or 3, H, W) in [0, 1]. Texts: ``int64`` (N, ``text_length``), see :func:`token_ids`. Vectors and
-        tokens: ``float32`` as they are.
+        Pictures: ``float32`` (N, 1 or 3, H, W) in [0, 1]. Texts: ``int64`` (N, ``text_length``), see :func:`token_ids`. Vectors
+        and tokens: ``float32`` as they are.
     """
     if not isinstance(raw, np.ndarray):
         return token_ids(raw, task.text_length, task.text_buckets)

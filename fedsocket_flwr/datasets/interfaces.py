@@ -1,7 +1,7 @@
 """The fixed interface h_m: what Q reads of a modality, the same for every client and never trained (FedSocket v1, section on Q).
 
-An interface is an *extractor* (pixels, hashed words, a frozen backbone, ...), then a fixed orthogonal projection to ``width``, then
-scaling to one norm. Adding one means one class and one row in ``EXTRACTORS``.
+An interface is an *extractor* (pixels, hashed words, a frozen backbone, ...), then a fixed orthogonal projection to ``width``,
+then scaling to one norm. Adding one means one class and one row in ``EXTRACTORS``.
 
 Legend: ``N`` rows, ``D`` numbers an extractor gives, ``W`` the width.
 """
@@ -138,7 +138,8 @@ def projection(kind: str, seed: int, size: int, width: int) -> Array:
     generator = torch.Generator(device="cpu").manual_seed(derive_seed("interface", seed, kind, size, width))
     with _one_thread():
         matrix = torch.nn.init.orthogonal_(torch.empty(width, size, dtype=torch.float32, device="cpu"), generator=generator)
-    return matrix.numpy().astype(np.float64)
+    orthogonal: Array = matrix.numpy().astype(np.float64)
+    return orthogonal
 
 
 @contextmanager
@@ -157,7 +158,8 @@ def _one_thread() -> Iterator[None]:
 def to_norm(vectors: Array, norm: float) -> Array:
     """Scale vectors along the last axis to one Euclidean norm; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.divide(vectors * norm, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    scaled: Array = np.divide(vectors * norm, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return scaled
 
 
 def require_images(kind: str, raw: Raw) -> Array:

@@ -6,6 +6,9 @@ from typing import Any
 
 from fedsocket_flwr.errors import ConfigurationError
 
+# A message lists what is known up to this many names.
+LISTED = 20
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is spelt most like ``name`` (known must not be empty)."""
@@ -15,7 +18,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
     """Return the error for a name that no registry row has."""
     names = sorted(known)
-    return ConfigurationError(f"unknown {what} {name!r}; the nearest is {nearest(name, names)!r} (known: {', '.join(names)})")
+    listed = f" (known: {', '.join(names)})" if len(names) <= LISTED else ""
+    return ConfigurationError(f"unknown {what} {name!r}; the nearest is {nearest(name, names)!r}{listed}")
 
 
 def choose_options(owner: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,9 +38,9 @@ def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["sha
     without a size). Draws keep the share of every class by the largest remainder, so a class of very few rows may be absent from
     DEV. Retrieval draws items, so that no item is in two splits; sizes then count items.
 
-    TRAIN is dealt by a flwr-datasets partitioner: ``dirichlet`` over the labels, ``iid``, or ``natural`` by the value of a column;
-    ``all`` gives everyone every training row. With ``test: shared`` all clients have the whole DEV and TEST, in retrieval one
-    image an item with all its captions. With ``own`` they are dealt into disjoint parts: by the client's value of the column
+    TRAIN is dealt by a flwr-datasets partitioner: ``dirichlet`` over the labels, ``iid``, or ``natural`` by the value of a
+    column; ``all`` gives everyone every training row. With ``test: shared`` all clients have the whole DEV and TEST, in retrieval
+    one image an item with all its captions. With ``own`` they are dealt into disjoint parts: by the client's value of the column
     (natural), else in the proportions of the clients' training labels.
 
     Parameters
@@ -85,7 +85,7 @@ def task_splits(config: Configuration, name: str) -> dict[str, ClientSplit]:
 
 
 def manifest(config: Configuration) -> dict[str, Any]:
-    """Return the split manifest of a configuration, in JSON's types: per task and client the indices, class counts, a checksum."""
+    """Return the split manifest of a configuration, in JSON's types: indices and class counts per client, a checksum per task."""
     tasks = {name: task_manifest(read_corpus(task), task_splits(config, name)) for name, task in config.tasks.items()}
     return {"version": 1, "tasks": tasks}
 
@@ -133,7 +133,7 @@ class _Dealing:
         """Say which rows some client can hold; all of them unless the partition is natural."""
         if self.column is None:
             return np.ones(len(self.rows), dtype=bool)
-        return np.isin(self.column, [client.natural_id for client in self.clients])
+        return np.isin(self.column, [client.natural_id or "" for client in self.clients])
 
     # ------------------------------------------------------------------ which units are TEST, DEV, TRAIN
     def draw(self) -> dict[str, Array]:
@@ -290,5 +290,4 @@ def _load(partitioner: Any, rows: Array, numbers: Sequence[int | None], **column
     # Its progress bar and its advice on every failed try would end up in the run's log.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        parts = [rows[:0] if k is None else np.asarray(partitioner.load_partition(k)[:]["row"], dtype=np.int64) for k in numbers]
-    return parts
+        return [rows[:0] if k is None else np.asarray(partitioner.load_partition(k)[:]["row"], dtype=np.int64) for k in numbers]

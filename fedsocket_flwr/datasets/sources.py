@@ -33,7 +33,7 @@ def read_bytes(path: Path, how_to_get: str) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; {how_to_get}") from error
-    refuse_stand_in(path, data)
+    refuse_stand_in(path, data[:256], len(data))
     if data[:2] != b"\x1f\x8b":
         return data
     try:
@@ -42,15 +42,33 @@ def read_bytes(path: Path, how_to_get: str) -> bytes:
         raise DataError(f"{path} is truncated or damaged ({len(data)} bytes: {error}); {how_to_get}") from error
 
 
-def refuse_stand_in(path: Path, data: bytes) -> None:
-    """Refuse what stands in a file's place after a failed download: a Git LFS pointer, a web page, nothing at all."""
-    start = data[:64].lstrip().lower()
-    if data.startswith(b"version https://git-lfs.github.com/spec/"):
-        raise DataError(f"{path} is a Git LFS pointer of {len(data)} bytes, not the file itself; fetch it with `git lfs pull`")
-    if start.startswith((b"<!doctype html", b"<html")):
-        raise DataError(f"{path} is an HTML page of {len(data)} bytes, not data; download the file itself")
-    if not data:
+def refuse_stand_in(path: Path, start: bytes, size: int) -> None:
+    """Refuse what stands in a file's place after a failed download: a Git LFS pointer, a web page, nothing at all.
+
+    Parameters
+    ----------
+    path
+        The file, for the message.
+    start
+        Its first bytes.
+    size
+        Its length in bytes.
+    """
+    if start.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise DataError(f"{path} is a Git LFS pointer of {size} bytes, not the file itself; fetch it with `git lfs pull`")
+    if start.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise DataError(f"{path} is an HTML page of {size} bytes, not data; download the file itself")
+    if size == 0:
         raise DataError(f"{path} is empty (0 bytes)")
+
+
+def require_real_file(path: Path) -> None:
+    """Raise :class:`DataError` where the file cannot be read or something else stands in its place."""
+    try:
+        with path.open("rb") as file:
+            refuse_stand_in(path, file.read(256), path.stat().st_size)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def require_checksum(path: Path, content: bytes, expected: str, how_to_get: str) -> None:

@@ -71,7 +71,8 @@ def read_manifest(path: Path, task: str, clients: tuple[str, ...], corpus: Corpu
     Parameters
     ----------
     path
-        A manifest as :func:`fedsocket_flwr.datasets.partitions.manifest` makes it. ``class_counts`` and ``checksum`` may be left out.
+        A manifest as :func:`fedsocket_flwr.datasets.partitions.manifest` makes it; ``class_counts`` and ``checksum`` may be left
+        out.
     task, clients, corpus
         The task, the names of its clients, and its data.
 

@@ -16,13 +16,17 @@ from fedsocket_flwr.datasets.options import at_least, choose_options
 from fedsocket_flwr.datasets.word_vectors import WordVectors, read_word_vectors
 from fedsocket_flwr.errors import ConfigurationError
 
-# Words that say little in any topic. Places, sizes, numbers and negations ("above", "two", "small", "not") are kept: captions are told
-# apart by them.
-STOP_WORDS = frozenset(
-    """a an and are as at be been being but by can could did do does for from had has have he her hers him his i if in into is it its
-    me my of on or our ours she should so such than that the their them then there these they this those to us was we were what when
-    which who whom will with would you your yours""".split()
-)
+# Words that say little in any topic. Places, sizes, numbers and negations ("above", "two", "small", "not") are kept, and words
+# that name a letter ("a", "i", "be"): captions are told apart by them.
+# fmt: off
+STOP_WORDS = frozenset({
+    "and", "are", "as", "at", "been", "being", "but", "by", "can", "could", "did", "do", "does", "for", "from", "had",
+    "has", "have", "her", "hers", "him", "his", "if", "in", "into", "is", "it", "its", "me", "my", "of", "on", "or",
+    "our", "ours", "she", "should", "so", "such", "than", "that", "the", "their", "them", "then", "there", "these",
+    "they", "this", "those", "to", "us", "was", "were", "what", "when", "which", "who", "whom", "will", "with", "would",
+    "you", "your", "yours",
+})
+# fmt: on
 
 
 class HashedWords:
@@ -56,8 +60,8 @@ class MeanWordVectors:
     """The mean of the vectors of a text's words (GloVe's or any in its format); unknown words count for nothing.
 
     Options: ``path``, a text file of GloVe's layout or a ``.npy`` array of vectors; for an array also ``index``, a file with one
-    word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are looked
-    up as written in lower case. A text without a known word is zero.
+    word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are
+    looked up in lower case. A text without a known word is zero.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -81,7 +81,8 @@ def read_pairs(path: str | None, options: Mapping[str, Any]) -> Corpus:
     images = generator.integers(0, 30, (len(picked), chosen["size"], chosen["size"])).astype(np.uint8)
     cells = np.arange(chosen["size"]) * GRID // chosen["size"]
     place = cells[:, None] * GRID + cells[None, :]
-    texts, pairs = [], []
+    texts: list[str] = []
+    pairs: list[tuple[int, int]] = []
     for row, (bright, dim) in enumerate(picked):
         images[row][place == bright] += 200
         images[row][place == dim] += 80

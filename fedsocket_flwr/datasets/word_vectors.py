@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array
-from fedsocket_flwr.datasets.sources import refuse_stand_in
+from fedsocket_flwr.datasets.sources import require_real_file
 from fedsocket_flwr.errors import DataError
 
 LOG = logging.getLogger(__name__)
@@ -57,9 +57,8 @@ def read_word_vectors(path: Path, index: Path | None = None, dimension: int | No
     DataError
         A file is missing, not of its layout, or holds no vector.
     """
+    require_real_file(path)
     try:
-        with path.open("rb") as file:
-            refuse_stand_in(path, file.read(4096))
         if path.suffix == ".npy":
             return _from_array(path, index, dimension)
         return _from_text(path, dimension)

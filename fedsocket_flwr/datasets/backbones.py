@@ -1,0 +1,196 @@
+"""A frozen picture network of torchvision or timm as extractor: its pooled features before the classifier.
+
+Legend: ``B`` batch, ``D`` numbers that the network gives.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsocket_flwr.datasets.corpus import Array, Raw
+from fedsocket_flwr.datasets.image_interfaces import planes, resized
+from fedsocket_flwr.datasets.interfaces import require_images
+from fedsocket_flwr.datasets.options import at_least, choose_options, unknown_name
+from fedsocket_flwr.datasets.sources import require_real_file
+from fedsocket_flwr.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = dict[str, torch.Tensor]
+
+LIBRARIES = ("timm", "torchvision")
+# Attribute names under which torchvision and timm keep the classifier.
+HEADS = ("fc", "classifier", "heads", "head")
+CACHED = "hf:"
+CACHED_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
+CHUNK = 32
+
+
+class Backbone:
+    """Pooled features of a frozen network.
+
+    Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there), ``weights``: ``default`` (the library's,
+    from its cache or the network), a file (``.safetensors``, or a ``state_dict`` saved by torch), or ``hf:owner/name`` for what
+    Hugging Face's cache already holds; ``size`` of the picture (224), ``mean`` and ``std`` per colour (ImageNet's).
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        defaults = {
+            "library": "torchvision",
+            "model": "resnet18",
+            "weights": "default",
+            "size": 224,
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+        }
+        chosen = choose_options("interface 'backbone'", options, defaults)
+        at_least("interface 'backbone'", chosen, size=1)
+        if chosen["library"] not in LIBRARIES:
+            raise unknown_name("library of interface 'backbone'", chosen["library"], LIBRARIES)
+        self._mean, self._std = (np.asarray(chosen[key], dtype=np.float32).reshape(-1, 1, 1) for key in ("mean", "std"))
+        if len(self._mean) != 3 or len(self._std) != 3 or not (self._std > 0).all():
+            raise ConfigurationError("interface 'backbone': mean and std need three numbers each, std above zero")
+        self._size = int(chosen["size"])
+        self._network = build_network(chosen["library"], chosen["model"], chosen["weights"])
+        self.content = weights_checksum(self._network.state_dict())
+
+    def __call__(self, raw: Raw) -> Array:
+        """Return ``float32`` (N, D)."""
+        import torch
+
+        images = require_images("backbone", raw)
+        found = []
+        with torch.inference_mode():
+            for start in range(0, len(images), CHUNK):
+                pictures = resized(planes(images[start : start + CHUNK], 3), self._size)
+                output = self._network(torch.from_numpy((pictures - self._mean) / self._std))
+                found.append(output.flatten(1).numpy())
+        return np.concatenate(found)
+
+
+def build_network(library: str, model: str, weights: str) -> "torch.nn.Module":
+    """Build a network without its classifier, with weights, in evaluation mode.
+
+    Raises
+    ------
+    ConfigurationError
+        The library is not installed or has no such model.
+    DataError
+        The weights are missing, damaged, or another architecture's.
+    """
+    import torch
+
+    try:
+        # A new network draws its weights from torch's global generator: leave that as it was.
+        with torch.random.fork_rng(devices=[]):
+            network = _from_torchvision(model, weights) if library == "torchvision" else _from_timm(model, weights)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"interface 'backbone' needs {library}: {error}; `pip install {library}` (extra `vision`)"
+        ) from error
+    if weights != "default":
+        file = cached_file(weights.removeprefix(CACHED)) if weights.startswith(CACHED) else Path(weights)
+        load_weights(network, file, f"{library} {model}")
+    return network.eval().requires_grad_(False)
+
+
+def _from_torchvision(model: str, weights: str) -> "torch.nn.Module":
+    import torch
+    from torchvision import models
+
+    if model not in models.list_models():
+        raise unknown_name("torchvision model", model, models.list_models())
+    try:
+        network: torch.nn.Module = models.get_model(model, weights="DEFAULT" if weights == "default" else None)
+    except (OSError, RuntimeError) as error:
+        raise _no_default(f"torchvision {model}", error) from error
+    for head in HEADS:
+        if hasattr(network, head):
+            setattr(network, head, torch.nn.Identity())
+    return network
+
+
+def _from_timm(model: str, weights: str) -> "torch.nn.Module":
+    import timm
+    import torch
+
+    if not timm.is_model(model):
+        raise unknown_name("timm model", model, timm.list_models())
+    try:
+        network: torch.nn.Module = timm.create_model(model, pretrained=weights == "default", num_classes=0)
+    except (OSError, RuntimeError) as error:
+        raise _no_default(f"timm {model}", error) from error
+    return network
+
+
+def _no_default(what: str, error: Exception) -> DataError:
+    return DataError(
+        f"the library's weights of {what} are neither cached nor to be had ({error}); give `weights` a file or hf:owner/name, "
+        "or choose another interface"
+    )
+
+
+def cached_file(repository: str) -> Path:
+    """Return the weights file of a repository that Hugging Face's cache holds; nothing is downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    for name in CACHED_FILES:
+        try:
+            found = try_to_load_from_cache(repository, name)
+        except HFValidationError as error:
+            raise ConfigurationError(f"{CACHED}{repository} is not the name of a repository, expected hf:owner/name") from error
+        if isinstance(found, str):
+            return Path(found)
+    raise DataError(
+        f"Hugging Face's cache holds none of {', '.join(CACHED_FILES)} of {repository!r}; "
+        f"fetch it with `hf download {repository}`"
+    )
+
+
+def read_weights(path: Path) -> "Weights":
+    """Read the tensors of a ``.safetensors`` file or of a ``state_dict`` saved by torch; nothing else is unpickled."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    require_real_file(path)
+    try:
+        found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{path} ({path.stat().st_size} bytes) holds no readable weights: {first}") from error
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise DataError(f"{path} holds no state_dict of tensors, found {type(found).__name__}")
+    return found
+
+
+def load_weights(network: "torch.nn.Module", path: Path, what: str) -> None:
+    """Load a file into a network without classifier; the file's classifier is left out, all else must fit exactly."""
+    wanted = network.state_dict()
+    found = {name: value for name, value in read_weights(path).items() if name.split(".")[0] not in HEADS or name in wanted}
+    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    shapes = [name for name in wanted if name in found and wanted[name].shape != found[name].shape]
+    if missing or extra or shapes:
+        first = (missing or extra or shapes)[0]
+        raise DataError(
+            f"{path} holds the weights of another architecture than {what}: {len(missing)} tensors missing, "
+            f"{len(extra)} unknown, {len(shapes)} of another shape, the first is {first!r}"
+        )
+    network.load_state_dict(found)
+
+
+def weights_checksum(weights: Mapping[str, "torch.Tensor"]) -> str:
+    """Return the SHA-256 over names and values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        array = weights[name].detach().cpu().contiguous().numpy()
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
