@@ -31,7 +31,7 @@ class ImageCNN(nn.Module):
     def __init__(self, facts: ModelFacts, *, width: int = 16, hidden: int = 64) -> None:
         super().__init__()
         self.trunk = convolutional_trunk(facts.input_shape("image"), width, hidden)
-        self.head = nn.Linear(hidden, facts.classes)
+        self.head = nn.Linear(hidden, facts.require_classes())
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return logits (B, C)."""
@@ -53,7 +53,7 @@ class ImageMLP(nn.Module):
     def __init__(self, facts: ModelFacts, *, hidden: int = 128) -> None:
         super().__init__()
         self.trunk = dense_trunk(facts.input_shape("image"), hidden)
-        self.head = nn.Linear(hidden, facts.classes)
+        self.head = nn.Linear(hidden, facts.require_classes())
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return logits (B, C)."""
@@ -83,7 +83,7 @@ class ImageResNet(nn.Module):
             nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
         )
         self.blocks = nn.Sequential(ResidualBlock(width, width), ResidualBlock(width, 2 * width, stride=2))
-        self.head = nn.Linear(2 * width, facts.classes)
+        self.head = nn.Linear(2 * width, facts.require_classes())
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return logits (B, C)."""

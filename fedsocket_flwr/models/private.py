@@ -43,6 +43,12 @@ class ModelFacts:
             raise ConfigurationError(f"the model reads the modality {modality!r}, the task has {', '.join(self.input_shapes)}")
         return self.input_shapes[modality]
 
+    def require_classes(self) -> int:
+        """Return the number of classes, or raise :class:`ConfigurationError` where the task is no classification."""
+        if self.kind != "classification":
+            raise ConfigurationError(f"the model is a classifier, the task is {self.kind}")
+        return self.classes
+
 
 class ClassificationModel(Protocol):
     """A private model of a classification task."""

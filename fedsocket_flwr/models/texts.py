@@ -38,7 +38,7 @@ class TextBag(nn.Module):
         hidden: list[nn.Module] = []
         for _ in range(require_size("layers", layers, smallest=0)):
             hidden += [nn.Linear(width, width), nn.ReLU(inplace=True)]
-        self.head = nn.Sequential(*hidden, nn.Linear(width, facts.classes))
+        self.head = nn.Sequential(*hidden, nn.Linear(width, facts.require_classes()))
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return logits (B, C)."""
@@ -60,7 +60,7 @@ class TextBiGRU(nn.Module):
     def __init__(self, facts: ModelFacts, *, width: int = 32) -> None:
         super().__init__()
         self.encoder = BiGRUEncoder(facts, width)
-        self.head = nn.Linear(2 * width, facts.classes)
+        self.head = nn.Linear(2 * width, facts.require_classes())
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return logits (B, C)."""
