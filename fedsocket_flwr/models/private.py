@@ -29,7 +29,7 @@ class ModelFacts:
         Modality -> shape of one input, without the batch: (channels, height, width) of an image in [0, 1], (length,) of a text's
         token ids, the shape of a vector or of a sequence of vectors.
     text_buckets
-        Token ids of texts run from 1 to ``text_buckets``; 0 pads at the end. 0 buckets: texts come as vectors, not as token ids.
+        Number of token ids of texts, 0 to ``text_buckets - 1``; 0 pads at the end. 0 buckets: texts come as vectors.
     """
 
     kind: Literal["classification", "retrieval"]

@@ -74,7 +74,7 @@ class BagEncoder(nn.Module):
     def __init__(self, facts: ModelFacts, width: int) -> None:
         super().__init__()
         require_tokens(facts)
-        rows, width = facts.text_buckets + 1, require_size("width", width)
+        rows, width = facts.text_buckets, require_size("width", width)
         self.embeddings = nn.EmbeddingBag(rows, width, mode="mean", padding_idx=PADDING)
         shrink_embeddings(self.embeddings.weight)
 
@@ -90,7 +90,7 @@ class BiGRUEncoder(nn.Module):
     def __init__(self, facts: ModelFacts, width: int) -> None:
         super().__init__()
         require_tokens(facts)
-        rows, width = facts.text_buckets + 1, require_size("width", width)
+        rows, width = facts.text_buckets, require_size("width", width)
         self.embeddings = nn.Embedding(rows, 2 * width, padding_idx=PADDING)
         shrink_embeddings(self.embeddings.weight)
         self.recurrence = nn.GRU(2 * width, width, batch_first=True, bidirectional=True)

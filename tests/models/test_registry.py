@@ -67,7 +67,7 @@ def factory(facts, *, scale=1.0):
 class Towers(nn.Module):
     def __init__(self, facts, *, image=8, text=8, length=1.0):
         super().__init__()
-        self.images, self.texts, self.length = nn.Linear(64, image), nn.EmbeddingBag(65, text), length
+        self.images, self.texts, self.length = nn.Linear(64, image), nn.EmbeddingBag(64, text), length
     def image_embeddings(self, images):
         return self.length * functional.normalize(self.images(images.flatten(1)), dim=1)
     def text_embeddings(self, tokens):
