@@ -23,6 +23,7 @@ _TIMESTAMP_TAG = f"{_PREFIX}timestamp"
 _EXPONENT_TAG = "!exponent"
 _EXPONENT = re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 _EXPONENT_STARTS = list("-+.0123456789")
+_UNSAFE_LETTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 # Keys of the top level that begin so are a place for anchors, and dropped.
 ANCHOR_PREFIX = "x-"
 
@@ -64,6 +65,25 @@ class _Loader(yaml.SafeLoader):
             lines[key.value] = key.start_mark.line + 1
         return node
 
+    def flatten_mapping(self, node: MappingNode) -> None:
+        """Expand merges: a mapping's own keys win, then those of the mapping that is merged first.
+
+        PyYAML's own way depends on its version: 6.0.4 lets the last of several merged mappings win for most keys.
+        """
+        own: dict[str, tuple[Node, Node]] = {}
+        merged: dict[str, tuple[Node, Node]] = {}
+        for key, value in node.value:
+            if key.tag != _MERGE_TAG:
+                own[key.value] = (key, value)
+                continue
+            for source in value.value if isinstance(value, SequenceNode) else [value]:
+                if not isinstance(source, MappingNode):
+                    raise _refused(f"<< merges a mapping or a list of mappings, found {source.value!r}", source)
+                self.flatten_mapping(source)
+                for pair in source.value:
+                    merged.setdefault(pair[0].value, pair)
+        node.value = list({**merged, **own}.values())
+
 
 class _Dumper(yaml.SafeDumper):
     """A safe dumper that quotes every text which :class:`_Loader` would take for something else, and writes no aliases."""
@@ -85,6 +105,11 @@ def _construct_exponent(loader: yaml.SafeLoader, node: ScalarNode) -> ExponentTe
     return ExponentText(node.value)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
+    # PyYAML loses some of these letters in single quotes, and folds lines there.
+    return dumper.represent_scalar(_TEXT_TAG, text, style='"' if _UNSAFE_LETTERS.search(text) else None)
+
+
 def _represent_exponent(dumper: yaml.SafeDumper, text: ExponentText) -> ScalarNode:
     return dumper.represent_scalar(_EXPONENT_TAG, str(text))
 
@@ -97,6 +122,7 @@ _PLAIN_TAGS: tuple[Hashable, ...] = (None, *(_PREFIX + name for name in ("null",
 _Loader.yaml_implicit_resolvers = _without_timestamps(_Loader.yaml_implicit_resolvers)
 _Loader.yaml_constructors = {tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag in _PLAIN_TAGS}
 _Loader.add_constructor(_EXPONENT_TAG, _construct_exponent)
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(ExponentText, _represent_exponent)
 for _yaml_class in (_Loader, _Dumper):
     _yaml_class.add_implicit_resolver(_EXPONENT_TAG, _EXPONENT, _EXPONENT_STARTS)

@@ -56,7 +56,7 @@ class Comparison:
     arms, contrasts
         The results, in the order of the plan, then of tasks and metrics.
     unfinished
-        Members without a result, by their place below the sweep's folder.
+        Members without a result: cell, seed, and place below the sweep's folder.
     """
 
     plan: SweepPlan
@@ -121,7 +121,7 @@ def collect(out: Path) -> Comparison:
             folder = out / cell.folder / str(seed)
             summary = read_finished(folder, cell.digests[str(seed)])
             if summary is None:
-                unfinished.append(f"{cell.folder}/{seed}")
+                unfinished.append(f"{cell.label}, seed {seed}, in {cell.folder}/{seed}")
                 continue
             for (task, metric, endpoint), value in _measured(summary, folder):
                 if not plan.metrics or metric in plan.metrics:

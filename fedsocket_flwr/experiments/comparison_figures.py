@@ -26,7 +26,7 @@ from fedsocket_flwr.metric_names import ENDPOINT_LABELS, headline_metrics, metri
 from fedsocket_flwr.plain_files import write_whole
 
 _OFFSETS = {"private": -0.25, "q": 0.0, "joint": 0.25}
-_MOST_SLANTED = 3
+_MOST_UPRIGHT = 3
 
 
 def write_figures(comparison: Comparison, folder: Path) -> None:
@@ -47,7 +47,7 @@ def task_figure(comparison: Comparison, task: str) -> Figure:
     metrics = [metric for metric in comparison.metrics(task) if _shown(comparison, task, metric)]
     cells = [cell.label for cell in comparison.plan.cells]
     # Many arms need a panel's whole width.
-    most_columns = 2 if len(cells) <= 2 * _MOST_SLANTED else 1
+    most_columns = 2 if len(cells) <= 2 * _MOST_UPRIGHT else 1
     rows = -(-len(metrics) // most_columns)
     figure = new_figure(0.9 + 3.1 * rows)
     for panel, metric in zip(grid_of_axes(figure, len(metrics), most_columns), metrics, strict=True):
@@ -77,6 +77,8 @@ def contrast_figure(results: Sequence[ContrastResult]) -> Figure:
     names = [f"{name}\n{drawn(r.task)}, {metric_label(r.metric)}" for name, r in zip(_names(results), results, strict=True)]
     panel.set_yticks(range(len(results)), names, fontsize=8.5)
     panel.set_ylim(len(results) - 0.5, -0.5)
+    low, high = panel.get_xlim()
+    panel.set_xlim(max(low, -100.0), min(high, 100.0))
     panel.axvline(0, color="black", linewidth=0.8)
     panel.grid(axis="y", visible=False)
     panel.set_xlabel("Difference in percentage points: seeds, mean and 95 % interval")
@@ -102,9 +104,13 @@ def _draw_metric(panel: Axes, results: Sequence[ArmResult], cells: Sequence[str]
         )
         mean, reach, marker = [100 * result.sample.mean], _reach(result.sample), ENDPOINT_MARKERS[result.endpoint]
         panel.errorbar([place - 0.04], mean, yerr=reach, fmt=marker, color=colour, markersize=6, capsize=3)
-    slanted = len(cells) > _MOST_SLANTED
-    panel.set_xticks(range(len(cells)), labels(cells), rotation=30 if slanted else 0, ha="right" if slanted else "center")
+    slanted = len(cells) > _MOST_UPRIGHT
+    names = labels(cells, longest=40 if slanted else 24)
+    panel.set_xticks(range(len(cells)), names, rotation=30 if slanted else 0, ha="right" if slanted else "center")
     panel.set_xlim(-0.5, len(cells) - 0.5)
+    # An interval from two seeds can reach far beyond what a percentage can be, and would press the seeds into a line.
+    low, high = panel.get_ylim()
+    panel.set_ylim(max(low, -2.0), min(high, 102.0))
     panel.grid(axis="x", visible=False)
 
 

@@ -107,7 +107,10 @@ def _markdown(comparison: Comparison, arms: Table, contrasts: Table) -> str:
     if plan.contrasts:
         parts += ["## Contrasts", "\n".join(_spelled_out(comparison)), to_markdown(contrasts).rstrip()]
     if comparison.unfinished:
-        parts.append("Not finished, and so not counted: " + ", ".join(map(markdown_text, comparison.unfinished)) + ".")
+        parts += [
+            "Not finished, and so not counted:",
+            "\n".join(f"* {markdown_text(member)}" for member in comparison.unfinished),
+        ]
     if unmeasured := [metric for metric in plan.metrics if metric not in {result.metric for result in comparison.arms}]:
         parts.append("No finished member has the metric " + ", ".join(map(markdown_text, unmeasured)) + ".")
     return "\n\n".join(parts) + "\n"
