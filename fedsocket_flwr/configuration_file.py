@@ -200,6 +200,7 @@ def _paths_of_data(data: dict[str, Any]) -> Iterator[tuple[Any, str]]:
         yield task.get("partition"), "manifest"
     for interface in _sections(data.get("interfaces")):
         yield interface.get("options"), "file"
+        yield interface.get("options"), "index"
 
 
 def _sections(group: Any) -> list[dict[str, Any]]:

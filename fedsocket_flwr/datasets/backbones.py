@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("timm", "torchvision")
 # Attribute names under which torchvision and timm keep the classifier.
 HEADS = ("fc", "classifier", "heads", "head")
-CACHED = "hf:"
+DEFAULT, CACHED = "default", "hf:"
 CACHED_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 CHUNK = 32
 
@@ -34,9 +34,9 @@ CHUNK = 32
 class Backbone:
     """Pooled features of a frozen network.
 
-    Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there), ``weights``: ``default`` (the library's,
-    from its cache or the network), a file (``.safetensors``, or a ``state_dict`` saved by torch), or ``hf:owner/name`` for what
-    Hugging Face's cache already holds; ``size`` of the picture (224), ``mean`` and ``std`` per colour (ImageNet's).
+    Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there); ``weights``: ``default`` (the library's, from its
+    cache or the network) or ``hf:owner/name`` for what Hugging Face's cache already holds; or instead ``file``, a ``.safetensors``
+    file or a ``state_dict`` saved by torch; ``size`` of the picture (224), ``mean`` and ``std`` per colour (ImageNet's).
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -44,6 +44,7 @@ class Backbone:
             "library": "torchvision",
             "model": "resnet18",
             "weights": "default",
+            "file": "",
             "size": 224,
             "mean": [0.485, 0.456, 0.406],
             "std": [0.229, 0.224, 0.225],
@@ -56,7 +57,7 @@ class Backbone:
         if len(self._mean) != 3 or len(self._std) != 3 or not (self._std > 0).all():
             raise ConfigurationError("interface 'backbone': mean and std need three numbers each, std above zero")
         self._size = int(chosen["size"])
-        self._network = build_network(chosen["library"], chosen["model"], chosen["weights"])
+        self._network = build_network(chosen["library"], chosen["model"], chosen["weights"], chosen["file"])
         self.content = weights_checksum(self._network.state_dict())
 
     def __call__(self, raw: Raw) -> Array:
@@ -73,40 +74,54 @@ class Backbone:
         return np.concatenate(found)
 
 
-def build_network(library: str, model: str, weights: str) -> "torch.nn.Module":
+def build_network(library: str, model: str, weights: str, file: str) -> "torch.nn.Module":
     """Build a network without its classifier, with weights, in evaluation mode.
+
+    Parameters
+    ----------
+    library, model
+        Where the network is from and what it is called there.
+    weights
+        ``default`` or ``hf:owner/name``.
+    file
+        A file of weights that takes the place of ``weights``, or nothing.
 
     Raises
     ------
     ConfigurationError
-        The library is not installed or has no such model.
+        The library is not installed or has no such model, or ``weights`` says something else.
     DataError
         The weights are missing, damaged, or another architecture's.
     """
     import torch
 
+    if weights != DEFAULT and not weights.startswith(CACHED):
+        raise ConfigurationError(
+            f"option 'weights' of interface 'backbone' must be {DEFAULT!r} or hf:owner/name, found {weights!r}"
+        )
+    path = Path(file) if file else cached_file(weights.removeprefix(CACHED)) if weights != DEFAULT else None
+    build = _from_torchvision if library == "torchvision" else _from_timm
     try:
         # A new network draws its weights from torch's global generator: leave that as it was.
         with torch.random.fork_rng(devices=[]):
-            network = _from_torchvision(model, weights) if library == "torchvision" else _from_timm(model, weights)
+            network = build(model, path is None)
     except ImportError as error:
         raise ConfigurationError(
             f"interface 'backbone' needs {library}: {error}; `pip install {library}` (extra `vision`)"
         ) from error
-    if weights != "default":
-        file = cached_file(weights.removeprefix(CACHED)) if weights.startswith(CACHED) else Path(weights)
-        load_weights(network, file, f"{library} {model}")
+    if path is not None:
+        load_weights(network, path, f"{library} {model}")
     return network.eval().requires_grad_(False)
 
 
-def _from_torchvision(model: str, weights: str) -> "torch.nn.Module":
+def _from_torchvision(model: str, pretrained: bool) -> "torch.nn.Module":
     import torch
     from torchvision import models
 
     if model not in models.list_models():
         raise unknown_name("torchvision model", model, models.list_models())
     try:
-        network: torch.nn.Module = models.get_model(model, weights="DEFAULT" if weights == "default" else None)
+        network: torch.nn.Module = models.get_model(model, weights="DEFAULT" if pretrained else None)
     except (OSError, RuntimeError) as error:
         raise _no_default(f"torchvision {model}", error) from error
     for head in HEADS:
@@ -115,14 +130,14 @@ def _from_torchvision(model: str, weights: str) -> "torch.nn.Module":
     return network
 
 
-def _from_timm(model: str, weights: str) -> "torch.nn.Module":
+def _from_timm(model: str, pretrained: bool) -> "torch.nn.Module":
     import timm
     import torch
 
     if not timm.is_model(model):
         raise unknown_name("timm model", model, timm.list_models())
     try:
-        network: torch.nn.Module = timm.create_model(model, pretrained=weights == "default", num_classes=0)
+        network: torch.nn.Module = timm.create_model(model, pretrained=pretrained, num_classes=0)
     except (OSError, RuntimeError) as error:
         raise _no_default(f"timm {model}", error) from error
     return network
@@ -130,7 +145,7 @@ def _from_timm(model: str, weights: str) -> "torch.nn.Module":
 
 def _no_default(what: str, error: Exception) -> DataError:
     return DataError(
-        f"the library's weights of {what} are neither cached nor to be had ({error}); give `weights` a file or hf:owner/name, "
+        f"the library's weights of {what} are neither cached nor to be had ({error}); give options.file, or weights: hf:owner/name, "
         "or choose another interface"
     )
 

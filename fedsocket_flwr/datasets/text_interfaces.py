@@ -59,17 +59,17 @@ class HashedWords:
 class MeanWordVectors:
     """The mean of the vectors of a text's words (GloVe's or any in its format); unknown words count for nothing.
 
-    Options: ``path``, a text file of GloVe's layout or a ``.npy`` array of vectors; for an array also ``index``, a file with one
+    Options: ``file``, a text file of GloVe's layout or a ``.npy`` array of vectors; for an array also ``index``, a file with one
     word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are
     looked up in lower case. A text without a known word is zero.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        chosen = choose_options("interface 'glove'", options, {"path": "", "index": "", "dimension": 0})
-        if not chosen["path"]:
-            raise ConfigurationError("interface 'glove' needs options.path, a file of word vectors")
+        chosen = choose_options("interface 'glove'", options, {"file": "", "index": "", "dimension": 0})
+        if not chosen["file"]:
+            raise ConfigurationError("interface 'glove' needs options.file, a file of word vectors")
         self._vectors: WordVectors = read_word_vectors(
-            Path(chosen["path"]), Path(chosen["index"]) if chosen["index"] else None, int(chosen["dimension"]) or None
+            Path(chosen["file"]), Path(chosen["index"]) if chosen["index"] else None, int(chosen["dimension"]) or None
         )
         self.content = self._vectors.digest
 
