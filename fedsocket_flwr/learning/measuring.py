@@ -60,7 +60,7 @@ class ClassificationMeasure:
     """Accuracy and macro F1 of probabilities; Joint weighs Q by class (Eq. 21)."""
 
     def __init__(self, data: ClientData, split: Split, settings: EvaluationSettings) -> None:
-        self._labels = split.labels
+        self._labels = np.asarray(split.labels)
         self._counts = np.array(data.class_counts())
         self._rhos = settings.rhos
 

@@ -7,6 +7,7 @@ its parameters, so that a strategy can merge it without knowing what it is.
 Legend: ``B`` batch, ``N`` tokens, ``D`` interface width, ``W`` width of Q, ``C`` classes.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsocket_flwr.exchange.contract import Block, Contract, Owner
+from fedsocket_flwr.exchange.contract import Block, Blocks, Contract, Owner
+from fedsocket_flwr.seeds import derive_seed
 
 EMBEDDING_SCALE = 0.02
 
@@ -63,7 +65,7 @@ class PredictorShape:
 
 
 def _module_key(kind: str, *names: str) -> str:
-    """Return a key that no attribute of a module dictionary can collide with; dots separate parameter names, so they are escaped."""
+    """Return a key that no attribute of a module dictionary collides with; dots separate parameter names, so they are escaped."""
     return "/".join((kind, *(name.replace("%", "%25").replace(".", "%2E") for name in names)))
 
 
@@ -186,11 +188,20 @@ class SharedPredictor(nn.Module):
             )
         )
 
-    def gates(self) -> dict[str, float]:
-        """Return sigmoid(g[t]) of every task."""
-        return {task.name: float(torch.sigmoid(self._branch(task.name).gate)) for task in self.shape.tasks}
-
     def fix_gates(self) -> None:
         """Keep every g[t] where it is (the fixed gate of the gate x PCGrad study)."""
         for task in self.shape.tasks:
             self._branch(task.name).gate.requires_grad_(False)
+
+
+def initial_predictor(shape: PredictorShape, seed: int) -> SharedPredictor:
+    """Return the Q that a run of this seed starts from, without touching torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "shared predictor"))
+        return SharedPredictor(shape)
+
+
+def gates_of(shape: PredictorShape, blocks: Blocks) -> dict[str, float]:
+    """Return sigmoid(g[t]) of every task from Q's blocks."""
+    logits = {task.name: float(blocks[f"branches.{_module_key('task', task.name)}.gate"]) for task in shape.tasks}
+    return {task: 1.0 / (1.0 + math.exp(-logit)) for task, logit in logits.items()}

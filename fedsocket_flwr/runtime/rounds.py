@@ -1,11 +1,11 @@
-"""The server's loop: drives a strategy from any starting round, checkpoints, and tells the callbacks.
+"""The server's loop: drives a strategy from any starting round, and the phases after the last one.
 
-Flower's own ``Strategy.start`` always begins at round 1 and knows no phase after the last one; this loop does, and calls the same
-``configure_train`` and ``aggregate_train``.
+Flower's own ``Strategy.start`` always begins at round 1 and knows no closing phases; this loop calls the same ``configure_train``
+and ``aggregate_train``.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -43,9 +43,7 @@ def run_rounds(
     first: int,
     last: int,
     seconds: float,
-    on_row: Callable[[Row], None],
-    checkpoint: Callable[[int, ArrayRecord], None],
-    probe: Callable[[ArrayRecord], Mapping[str, float]],
+    on_round: Callable[[Row, ArrayRecord], None],
 ) -> ArrayRecord:
     """Train rounds ``first`` to ``last`` and return the arrays after the last one.
 
@@ -57,12 +55,8 @@ def run_rounds(
         The rounds to train, both included.
     seconds
         How long a round waits for answers.
-    on_row
-        Receives the history's row of each round.
-    checkpoint
-        Saves the round and its arrays, before the row is told to anyone: a round that was reported is never lost.
-    probe
-        Numbers to note about the arrays (gates, for instance).
+    on_round
+        Receives the history's row of each round and the arrays after it.
     """
     for server_round in range(first, last + 1):
         began = time.monotonic()
@@ -70,10 +64,8 @@ def run_rounds(
         replies = list(grid.send_and_receive(messages, timeout=seconds))
         merged, _ = strategy.aggregate_train(server_round, replies)
         arrays = arrays if merged is None else merged
-        checkpoint(server_round, arrays)
         row = history_row("train", server_round, server_round - 1, strategy.report, time.monotonic() - began)
-        row["strategy"].update(probe(arrays))
-        on_row(row)
+        on_round(row, arrays)
     return arrays
 
 
@@ -96,13 +88,14 @@ def run_phase(
 def history_row(phase: str, server_round: int, dev_round: int, report: Any, seconds: float) -> Row:
     """Return one line of the history. DEV numbers are those of the model after ``dev_round``."""
     row: Row = {"phase": phase, "round": server_round, "seconds": round(seconds, 3), **asdict(report)}
-    measured = {
-        client: {name.removeprefix(DEV_PREFIX): value for name, value in numbers.items() if name.startswith(DEV_PREFIX)}
-        for client, numbers in report.clients.items()
-    }
     row["clients"] = {
         client: {name: value for name, value in numbers.items() if not name.startswith(DEV_PREFIX)}
         for client, numbers in report.clients.items()
     }
-    row["dev"] = {"round": dev_round, "clients": {client: numbers for client, numbers in measured.items() if numbers}}
+    measured = {
+        client: {name.removeprefix(DEV_PREFIX): value for name, value in numbers.items() if name.startswith(DEV_PREFIX)}
+        for client, numbers in report.clients.items()
+    }
+    if any(measured.values()):
+        row["dev"] = {"round": dev_round, "clients": {client: numbers for client, numbers in measured.items() if numbers}}
     return row

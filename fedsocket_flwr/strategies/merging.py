@@ -39,12 +39,8 @@ def weighted_mean(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
     ContractError
         If there is no array, nobody has weight, a weight is negative or not finite, or shapes or types differ.
     """
-    shares = _shares(weights, len(arrays))
     _require_alike(arrays)
-    mass = float(sum(shares))
-    if mass == 0:
-        raise ContractError(f"a mean needs a reply of positive weight, found the weights {list(weights)}")
-    weighing = [(array, share) for array, share in zip(arrays, shares, strict=True) if share > 0]
+    weighing, mass = _weighing(arrays, weights)
     first, share = weighing[0]
     total = np.multiply(first, share, out=np.empty(first.shape), dtype=np.float64)
     product = np.empty(first.shape)
@@ -61,6 +57,21 @@ def weighted_mean(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
             np.maximum(high, array, out=high)
         _clip(mean, low, high)
     return mean
+
+
+def mean_update(previous: Array, arrays: Sequence[Array], weights: Sequence[float]) -> Vector:
+    """Return D = the weighted mean of the replies less what they started from, in float64 (FedSocket v1, A.7).
+
+    Arguments and errors are those of :func:`weighted_mean`. Replies that did not move give exact zeros.
+    """
+    _require_alike([previous, *arrays])
+    weighing, mass = _weighing(arrays, weights)
+    total, moved = np.zeros(previous.shape), np.empty(previous.shape)
+    for array, share in weighing:
+        np.subtract(array, previous, out=moved, dtype=np.float64)
+        np.multiply(moved, share, out=moved)
+        np.add(total, moved, out=total)
+    return np.divide(total, mass, out=total)
 
 
 def class_row_mean(previous: Array, arrays: Sequence[Array], examples: Sequence[float], counts_KC: Array) -> Array:
@@ -211,6 +222,15 @@ def _shares(weights: Sequence[float], replies: int) -> list[float]:
         raise ContractError(f"weights must be non-negative and finite in sum, found {weights}")
     _, exponent = np.frexp(total)
     return [float(np.ldexp(weight, -exponent)) for weight in weights]
+
+
+def _weighing(arrays: Sequence[Array], weights: Sequence[float]) -> tuple[list[tuple[Array, float]], float]:
+    """Return the replies of positive weight with their shares, and the sum of the shares."""
+    shares = _shares(weights, len(arrays))
+    mass = float(sum(shares))
+    if mass == 0:
+        raise ContractError(f"a mean needs a reply of positive weight, found the weights {list(weights)}")
+    return [(array, share) for array, share in zip(arrays, shares, strict=True) if share > 0], mass
 
 
 def _require_alike(arrays: Sequence[Array]) -> None:

@@ -129,7 +129,7 @@ def _merge_across_tasks(
             by_task.setdefault(memberships[update.client].task, []).append(update)
     tasks = sorted(by_task)
     before = merging.flatten([previous[block.name] for block in blocks])
-    updates_TP = np.stack([_mean_update(blocks, before, by_task[task]) for task in tasks])
+    updates_TP = np.stack([_mean_update(blocks, previous, by_task[task]) for task in tasks])
     cosines_TT = merging.conflict_cosines(updates_TP)
     cosines = {f"{tasks[i]}.{tasks[j]}": float(cosines_TT[i, j]) for i in range(len(tasks)) for j in range(i)}
     moved = merging.project_conflicts(updates_TP) if project else updates_TP
@@ -137,11 +137,12 @@ def _merge_across_tasks(
     return dict(zip((block.name for block in blocks), after, strict=True)), cosines
 
 
-def _mean_update(blocks: Sequence[Block], before: Array, updates: Sequence[Update]) -> Array:
+def _mean_update(blocks: Sequence[Block], previous: Blocks, updates: Sequence[Update]) -> Array:
     """Return D[t]: the sample-weighted mean of a task's blocks less what they were, flat and in float64."""
     examples = [update.examples for update in updates]
-    means = [
-        merging.weighted_mean([update.blocks[block.name].astype(np.float64) for update in updates], examples) for block in blocks
-    ]
-    difference: Array = merging.flatten(means) - before
-    return difference
+    return merging.flatten(
+        [
+            merging.mean_update(previous[block.name], [update.blocks[block.name] for update in updates], examples)
+            for block in blocks
+        ]
+    )

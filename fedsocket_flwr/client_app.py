@@ -1,0 +1,124 @@
+"""The Flower ClientApp: a message arrives, the client that this node is opens, works, and answers.
+
+Nothing is kept in Flower's context. Registration brings the configuration, which the node's state directory keeps for the run;
+private models live in the store.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.errors import RegistrationError, StoreError
+from fedsocket_flwr.exchange import payload
+from fedsocket_flwr.exchange.contract import Broadcast, Update
+from fedsocket_flwr.exchange.registration import RECORD, answer_registration
+from fedsocket_flwr.plain_files import write_whole
+from fedsocket_flwr.provenance import code_digest
+from fedsocket_flwr.runtime.store import safe_name, state_directory
+
+if TYPE_CHECKING:
+    from fedsocket_flwr.clients.participant import Participant
+
+OPEN_CLIENTS = 32
+"""Clients whose data a process keeps ready; a federation of thousands shares few processes."""
+
+app = ClientApp()
+
+
+@app.query("register")
+def register(message: Message, context: Context) -> Message:
+    """Keep the run's configuration and declare which client this node is."""
+    request = message.content.config_records[RECORD]
+    text, run = str(request["configuration"]), str(request["run"])
+    config = _configuration(text)
+    state = state_directory(context.node_config)
+    path = _configuration_path(state, run)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text)
+    with _threads(config):
+        membership = _open_client(text, client_name(context.node_config, config), run, state).membership()
+    digests = {"code": code_digest(), "configuration": config.digest()}
+    return Message(answer_registration(membership, digests), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Work on one round."""
+    return _answer(message, context, lambda client, broadcast: client.train(broadcast))
+
+
+@app.query("close")
+def close(message: Message, context: Context) -> Message:
+    """Measure DEV of the last model and freeze every choice."""
+    return _answer(message, context, lambda client, broadcast: (client.close(broadcast), ""))
+
+
+@app.query("test")
+def test(message: Message, context: Context) -> Message:
+    """Measure TEST with the frozen choices."""
+    return _answer(message, context, lambda client, broadcast: (client.test(broadcast), ""))
+
+
+def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
+    """Return which client a node is: its ``client`` setting, else the ``partition-id`` that a simulation gives.
+
+    Raises
+    ------
+    RegistrationError
+        Neither is there, or the number belongs to no client.
+    """
+    if "client" in node_config:
+        return config.client(str(node_config["client"]))[1].name
+    names = [client.name for _, client in config.clients()]
+    if "partition-id" not in node_config:
+        raise RegistrationError(
+            "this node does not say which client it is; set `client` or `partition-id` in its node configuration"
+        )
+    number = int(node_config["partition-id"])
+    if not 0 <= number < len(names):
+        raise RegistrationError(
+            f"node number {number} is no client: the configuration has {len(names)}. "
+            f"Start it with: flwr run . --federation-config 'num-supernodes={len(names)}'"
+        )
+    return names[number]
+
+
+def _answer(message: Message, context: Context, work: Callable[["Participant", Broadcast], tuple[Update, str]]) -> Message:
+    broadcast = payload.read_broadcast(message)
+    state = state_directory(context.node_config)
+    path = _configuration_path(state, broadcast.run)
+    if not path.exists():
+        raise StoreError(f"run {broadcast.run!r} never registered at this node: {path} is missing")
+    text = path.read_text(encoding="utf-8")
+    config = _configuration(text)
+    with _threads(config):
+        client = _open_client(text, client_name(context.node_config, config), broadcast.run, state)
+        update, failure = work(client, broadcast)
+    return Message(payload.write_update(update, failure), reply_to=message)
+
+
+def _configuration_path(state: Path, run: str) -> Path:
+    return state / "runs" / safe_name(run) / "configuration.json"
+
+
+def _threads(config: Configuration) -> Any:
+    from fedsocket_flwr.runtime.device import limited_threads
+
+    return limited_threads(config.resources.threads)
+
+
+@functools.lru_cache(maxsize=8)
+def _configuration(text: str) -> Configuration:
+    return Configuration.from_json(text)
+
+
+@functools.lru_cache(maxsize=OPEN_CLIENTS)
+def _open_client(text: str, client: str, run: str, state: Path) -> "Participant":
+    from fedsocket_flwr.methods import build_client
+
+    return build_client(_configuration(text), client, run, state)

@@ -1,0 +1,329 @@
+"""What every learning client does around its algorithm: state, DEV, checkpoints, closing, TEST.
+
+A round starts from the private state of the version that the server last saw and ends in a new version, so repeating it gives the
+same bits. Every draw is seeded by (run seed, client, round, purpose).
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedsocket_flwr.clients.checkpoints import Checkpoints, Kept
+from fedsocket_flwr.config import Configuration, modality_key
+from fedsocket_flwr.datasets.corpus import ClientData, Split
+from fedsocket_flwr.errors import ContractError, DivergenceError, StoreError
+from fedsocket_flwr.exchange.contract import Blocks, Broadcast, Membership, Update
+from fedsocket_flwr.learning.measuring import ClassificationMeasure, Measure, Measurement, RetrievalMeasure, measure
+from fedsocket_flwr.learning.objectives import ClassificationObjective, Objective, RetrievalObjective, Table
+from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
+from fedsocket_flwr.learning.teaching import Schedule, Stage
+from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, initial_predictor
+from fedsocket_flwr.models.private import ModelFacts
+from fedsocket_flwr.models.registry import build_private_model
+from fedsocket_flwr.runtime.store import ClientStore, Snapshot
+from fedsocket_flwr.seeds import derive_seed
+
+Array = NDArray[Any]
+
+
+@dataclass
+class State:
+    """A client between rounds. ``version`` 0 has never trained; ``q`` is the Q that arrived, or its own."""
+
+    version: int
+    private: nn.Module
+    fusion_gate: nn.Parameter
+    optimiser: torch.optim.Optimizer
+    q: SharedPredictor | None
+    q_optimiser: torch.optim.Optimizer | None
+    checkpoints: Checkpoints
+
+
+class Participant(ABC):
+    """One client of a federation; a subclass says how it learns.
+
+    Parameters
+    ----------
+    config, data, store
+        The run's configuration, the client's data, and where its state lives.
+    shape
+        Q's shape over the whole federation; None for a method without Q.
+    device
+        Where models run while a message is worked on.
+    """
+
+    def __init__(
+        self,
+        config: Configuration,
+        data: ClientData,
+        store: ClientStore,
+        shape: PredictorShape | None,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.store = store
+        self.shape = shape
+        self.device = device
+        self.settings = config.training.private[modality_key(data.modalities)]
+
+    @abstractmethod
+    def learn(self, state: State, server_round: int) -> dict[str, float]:
+        """Train ``state.private``, and ``state.q`` where there is one, in place; return losses for the history."""
+
+    def membership(self) -> Membership:
+        """Return what the client declares at registration."""
+        return Membership(
+            client=self.data.client,
+            task=self.data.task,
+            modalities=self.data.modalities,
+            examples=self.data.train.examples,
+            class_counts=self.data.class_counts(),
+        )
+
+    # --- the phases -------------------------------------------------------------------------------------------------------------
+
+    def train(self, broadcast: Broadcast) -> tuple[Update, str]:
+        """Measure DEV of the model that arrived, learn for one round, keep the new private state.
+
+        Returns
+        -------
+        update, failure
+            A client whose loss diverged says so, keeps its former state and returns the blocks as they came.
+        """
+        began = time.monotonic()
+        with self.store.locked():
+            state = self._load(broadcast)
+            measured = self._measure_dev(state, broadcast.round - 1)
+            try:
+                losses = self.learn(state, broadcast.round)
+            except DivergenceError as error:
+                return self._update(broadcast, broadcast.base_version, broadcast.blocks, {}), str(error)
+            self._save(state, broadcast)
+        trained = {} if state.q is None else module_arrays(state.q)
+        blocks = {name: trained.get(name, block) for name, block in broadcast.blocks.items()}
+        metrics = _dev_metrics(measured) | losses | {"seconds": time.monotonic() - began}
+        return self._update(broadcast, broadcast.round, blocks, metrics), ""
+
+    def close(self, broadcast: Broadcast) -> Update:
+        """Measure DEV of the last model and freeze every choice."""
+        with self.store.locked():
+            state = self._load(broadcast)
+            measured = self._measure_dev(state, broadcast.round)
+            last = Kept(broadcast.round, state.version, 0.0, measured.choice or self._how(self.data.dev).default_choice())
+            branches = (*(("private",) if state.version else ()), *(("q",) if state.q else ()))
+            endpoints = (*branches, *(("joint",) if len(branches) == 2 else ()))
+            if state.q is not None:
+                self.store.save_blocks(_q_name(broadcast.round), module_arrays(state.q))
+            frozen = {
+                "best": state.checkpoints.or_last(last, endpoints).to_notes(),
+                "last": Checkpoints({}).or_last(last, endpoints).to_notes(),
+            }
+            self.store.write_note("closing", frozen)
+        return self._update(broadcast, state.version, {}, _dev_metrics(measured))
+
+    def test(self, broadcast: Broadcast) -> Update:
+        """Measure TEST once, with the frozen choices."""
+        frozen = self.store.read_note("closing")
+        if frozen is None:
+            raise StoreError(f"client {self.data.client!r} has frozen no choices: TEST comes after the closing phase")
+        metrics: dict[str, float] = {}
+        for moment, notes in frozen.items():
+            for endpoint, kept in Checkpoints.from_notes(notes).kept.items():
+                found = self._measure_kept(endpoint, kept)
+                metrics |= {f"{moment}.{endpoint}.{name}": value for name, value in found.items()}
+                metrics[f"choices.{moment}.{endpoint}.round"] = kept.round
+                if endpoint == "joint":
+                    metrics |= {f"choices.{moment}.joint.{name}": value for name, value in kept.choice.items()}
+        return self._update(broadcast, broadcast.base_version, {}, metrics)
+
+    # --- measuring --------------------------------------------------------------------------------------------------------------
+
+    def objective(self, split: Split) -> Objective:
+        """Return the task's losses over one split, on the client's device."""
+        teaching = self.config.training.teaching
+        if self.data.kind == "retrieval":
+            return RetrievalObjective(self.data, split, self.device, teaching.retrieval_fusion_gate)
+        return ClassificationObjective(self.data, split, self.device, teaching.label_smoothing, teaching.temperature)
+
+    @cached_property
+    def training(self) -> Objective:
+        """The training split."""
+        return self.objective(self.data.train)
+
+    @cached_property
+    def _dev(self) -> Objective:
+        return self.objective(self.data.dev)
+
+    def _how(self, split: Split) -> Measure:
+        if self.data.kind == "retrieval":
+            return RetrievalMeasure(split, self.config.evaluation)
+        return ClassificationMeasure(self.data, split, self.config.evaluation)
+
+    def _measure_dev(self, state: State, model_round: int) -> Measurement:
+        """Measure the model of a round on DEV, and keep it where it is the best so far."""
+        if model_round == 0 or self.data.dev.examples == 0:
+            return Measurement({}, {})
+        how = self._how(self.data.dev)
+        private = self._dev.private_table(state.private) if state.version else None
+        q = self._dev.q_table(state.q) if state.q else None
+        measured = measure(how, private, q)
+        state.checkpoints = state.checkpoints.after(measured, how, model_round, state.version)
+        if state.q is not None and model_round in state.checkpoints.q_rounds():
+            self.store.save_blocks(_q_name(model_round), module_arrays(state.q))
+        return measured
+
+    def _measure_kept(self, endpoint: str, kept: Kept) -> dict[str, float]:
+        """Return one endpoint's TEST metrics at the round that was kept for it; none where there is no TEST."""
+        if self.data.test.examples == 0:
+            return {}
+        private, q = self.kept_branches(endpoint, kept)
+        objective = self.objective(self.data.test)
+        tables: tuple[Table | None, Table | None] = (
+            objective.private_table(private) if private else None,
+            objective.q_table(q) if q else None,
+        )
+        return dict(measure(self._how(self.data.test), *tables, choice=kept.choice).endpoints[endpoint])
+
+    def kept_branches(self, endpoint: str, kept: Kept) -> tuple[nn.Module | None, SharedPredictor | None]:
+        """Return the Private and the Q that a kept endpoint consists of."""
+        private = q = None
+        if endpoint != "q":
+            private = self._new_private()
+            load_module_arrays(private, _under("private", self.store.load(kept.version).arrays))
+        if endpoint != "private":
+            q = self._new_q()
+            assert q is not None
+            load_module_arrays(q, self.store.load_blocks(_q_name(kept.round)))
+        return private, q
+
+    # --- state ------------------------------------------------------------------------------------------------------------------
+
+    def seed(self, purpose: str, server_round: int) -> int:
+        """Return the seed of one draw of this client."""
+        return derive_seed(self.config.run.seed, self.data.client, server_round, purpose)
+
+    def schedule(self, stage: Stage, server_round: int, epochs: int) -> Schedule:
+        """Return how a stage draws its batches: Private's and Q's draws never depend on each other."""
+        generator = torch.Generator().manual_seed(self.seed(f"batches of {stage}", server_round))
+        return Schedule(stage, epochs, self.settings.batch_size, generator)
+
+    def _new_private(self) -> nn.Module:
+        model = self.config.client(self.data.client)[1]
+        facts = ModelFacts(
+            kind=self.data.kind,
+            classes=len(self.data.classes),
+            input_shapes={m: tuple(values.shape[1:]) for m, values in self.data.train.inputs.items()},
+            text_buckets=self.config.tasks[self.data.task].text_buckets,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed("private model", 0))
+            return build_private_model(model.model, model.arguments, facts).to(self.device)
+
+    def _new_q(self) -> SharedPredictor | None:
+        if self.shape is None:
+            return None
+        q = SharedPredictor(self.shape.restricted_to(self.data.task, self.data.modalities))
+        if self.config.predictor.gate == "fixed":
+            q.fix_gates()
+        return q.to(self.device)
+
+    def _load(self, broadcast: Broadcast) -> State:
+        """Return the state at the version that the server last saw, with the Q that arrived."""
+        version = broadcast.base_version
+        private, fusion_gate, q = self._new_private(), nn.Parameter(torch.zeros((), device=self.device)), self._new_q()
+        optimiser = build_optimiser(self.settings, private.parameters(), [fusion_gate])
+        q_optimiser = build_optimiser(self.config.training.q, q.parameters()) if q else None
+        checkpoints = Checkpoints({})
+        blocks: Blocks = broadcast.blocks
+        if version:
+            snapshot = self.store.load(version)
+            checkpoints = Checkpoints.from_notes(snapshot.notes["checkpoints"])
+            load_module_arrays(private, _under("private", snapshot.arrays))
+            with torch.no_grad():
+                fusion_gate.copy_(torch.tensor(snapshot.arrays["fusion_gate"]))
+            if self.config.training.private_optimiser == "keep":
+                load_optimiser_arrays(optimiser, _under("optimiser", snapshot.arrays))
+            if q_optimiser and self.config.training.q_optimiser == "keep":
+                load_optimiser_arrays(q_optimiser, _under("q_optimiser", snapshot.arrays))
+            blocks = blocks or _under("q", snapshot.arrays)
+        if q is not None:
+            assert self.shape is not None
+            load_module_arrays(q, blocks or module_arrays(initial_predictor(self.shape, self.config.run.seed)))
+        return State(version, private, fusion_gate, optimiser, q, q_optimiser, checkpoints)
+
+    def _save(self, state: State, broadcast: Broadcast) -> None:
+        """Keep the state as the version of this round; what neither it nor the former version needs is removed."""
+        arrays: dict[str, Array] = {
+            **_named("private", module_arrays(state.private)),
+            "fusion_gate": state.fusion_gate.detach().cpu().numpy(),
+        }
+        if self.config.training.private_optimiser == "keep":
+            arrays |= _named("optimiser", optimiser_arrays(state.optimiser))
+        if state.q_optimiser and self.config.training.q_optimiser == "keep":
+            arrays |= _named("q_optimiser", optimiser_arrays(state.q_optimiser))
+        if state.q and not broadcast.blocks:
+            arrays |= _named("q", module_arrays(state.q))
+        former = Checkpoints({})
+        if broadcast.base_version:
+            former = Checkpoints.from_notes(self.store.load(broadcast.base_version).notes["checkpoints"])
+        snapshot = Snapshot(arrays, {"checkpoints": state.checkpoints.to_notes()})
+        needed = state.checkpoints.versions() | former.versions() | {broadcast.base_version}
+        self.store.save(broadcast.round, snapshot, keep=needed)
+        self.store.remove_blocks(keep={_q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
+
+    def _update(self, broadcast: Broadcast, version: int, blocks: Blocks, metrics: Mapping[str, float]) -> Update:
+        return Update(
+            client=self.data.client,
+            round=broadcast.round,
+            version=version,
+            blocks=blocks,
+            examples=self.data.train.examples,
+            class_counts=self.data.class_counts(),
+            metrics=metrics,
+        )
+
+
+def module_arrays(module: nn.Module) -> dict[str, Array]:
+    """Return parameters and buffers as arrays on the CPU, copied, so that later training leaves them alone."""
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
+
+
+def load_module_arrays(module: nn.Module, arrays: Blocks) -> None:
+    """Load parameters and buffers by name; further arrays are another client's and left alone.
+
+    Raises
+    ------
+    ContractError
+        A name is missing or a shape differs: these are the weights of another architecture.
+    """
+    state = module.state_dict()
+    for name, tensor in state.items():
+        if name not in arrays or tuple(arrays[name].shape) != tuple(tensor.shape):
+            found = f"shape {tuple(arrays[name].shape)}" if name in arrays else "nothing"
+            raise ContractError(f"weights of another architecture: {name!r} has {found}, expected shape {tuple(tensor.shape)}")
+    module.load_state_dict({name: torch.tensor(np.asarray(arrays[name])) for name in state})
+
+
+def _dev_metrics(measured: Measurement) -> dict[str, float]:
+    return {f"dev.{name}": value for name, value in measured.flat().items()}
+
+
+def _q_name(model_round: int) -> str:
+    return f"q-{model_round:05d}"
+
+
+def _named(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

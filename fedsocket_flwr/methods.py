@@ -1,0 +1,141 @@
+"""Which strategy, client and predictor make a method: one row each, resolved only when needed.
+
+Adding a method means adding its strategy file, its client file and its row here.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.exchange.contract import Blocks, Contract
+from fedsocket_flwr.exchange.registration import Roster
+from fedsocket_flwr.strategies.registered import RegisteredStrategy
+
+if TYPE_CHECKING:
+    from fedsocket_flwr.clients.participant import Participant
+    from fedsocket_flwr.models.predictor import PredictorShape
+
+
+@dataclass(frozen=True)
+class Method:
+    """The parts of a method as ``module:name``; ``predictor`` is None where nothing is shared."""
+
+    strategy: str
+    client: str
+    predictor: str | None
+
+
+METHODS: dict[str, Method] = {
+    "fedsocket": Method(
+        strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
+        client="fedsocket_flwr.clients.fedsocket:FedSocketClient",
+        predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+    ),
+    "local": Method(
+        strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
+        client="fedsocket_flwr.clients.local:LocalClient",
+        predictor=None,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """What the server needs to run a method: its strategy, the first arrays, and numbers to note about arrays."""
+
+    strategy: RegisteredStrategy
+    initial: Blocks
+    probe: Callable[[Blocks], Mapping[str, float]]
+
+
+def find_method(name: str) -> Method:
+    """Return a method's row, or raise :class:`ConfigurationError` with the nearest name."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(METHODS)}"
+        raise ConfigurationError(f"run.method: no method is called {name!r}{hint}")
+    return METHODS[name]
+
+
+def resolve(reference: str) -> Any:
+    """Import ``module:name``."""
+    module, name = reference.split(":")
+    return getattr(import_module(module), name)
+
+
+def shared_shape(config: Configuration) -> "PredictorShape | None":
+    """Return the shape of the predictor that the configured method shares, or None."""
+    if find_method(config.run.method).predictor is None:
+        return None
+    from fedsocket_flwr.datasets.client_data import interface_widths, task_classes
+    from fedsocket_flwr.models.predictor import PredictorShape, TaskShape
+
+    return PredictorShape(
+        width=config.predictor.width,
+        residual_rank=config.predictor.residual_rank,
+        tasks=tuple(
+            TaskShape(name, task.kind, task.modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
+        ),
+        interface_widths=interface_widths(config),
+        isolated=config.isolated_tasks,
+    )
+
+
+def build_server_side(config: Configuration, run: str, roster: Roster) -> ServerSide:
+    """Return the strategy of the configured method with its first arrays. Where every Q is a client's own, nothing is exchanged."""
+    shape = shared_shape(config)
+    contract, initial = Contract(()), {}
+
+    def probe(blocks: Blocks) -> Mapping[str, float]:
+        return {}
+
+    if shape is not None and config.exchange.sharing == "shared":
+        from fedsocket_flwr.models.predictor import gates_of, initial_predictor
+
+        q = initial_predictor(shape, config.run.seed)
+        contract = q.contract()
+        initial = {name: tensor.numpy() for name, tensor in q.state_dict().items()}
+
+        def probe(blocks: Blocks) -> Mapping[str, float]:
+            return {f"gate.{task}": gate for task, gate in gates_of(shape, blocks).items()}
+
+    strategy = resolve(find_method(config.run.method).strategy)(
+        contract,
+        residual=config.merging.residual,
+        modality=config.merging.modality,
+        roster=roster,
+        run=run,
+        seed=config.run.seed,
+        payload_mode=config.exchange.payload,
+        share=config.participation.share,
+        task_shares=config.participation.tasks,
+        expected_clients=[client.name for _, client in config.clients()],
+        registration_seconds=config.participation.registration_seconds,
+    )
+    return ServerSide(strategy, initial, probe)
+
+
+def build_client(config: Configuration, client: str, run: str, state_directory: Path) -> "Participant":
+    """Return a client of the configured method with its data and its place in the store."""
+    from fedsocket_flwr.datasets.client_data import open_client_data
+    from fedsocket_flwr.runtime.device import choose_device
+    from fedsocket_flwr.runtime.store import ClientStore
+
+    participant: Participant = resolve(find_method(config.run.method).client)(
+        config,
+        open_client_data(config, client, feature_directory(state_directory)),
+        ClientStore(state_directory, run, client),
+        shared_shape(config),
+        choose_device(config.resources.gpus),
+    )
+    return participant
+
+
+def feature_directory(state_directory: Path) -> Path:
+    """Return where interface features are kept, shared by all clients and runs of a machine."""
+    return state_directory / "features"

@@ -1,0 +1,88 @@
+"""What happens before a run starts: everything is checked, then a folder is claimed and the run's facts are written into it."""
+
+from pathlib import Path
+
+from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.configuration_file import read_configuration, write_configuration
+from fedsocket_flwr.datasets.partitions import manifest
+from fedsocket_flwr.errors import RunError
+from fedsocket_flwr.methods import find_method, shared_shape
+from fedsocket_flwr.plain_files import dump_json, write_whole
+from fedsocket_flwr.provenance import environment
+from fedsocket_flwr.runtime.callbacks import RunFacts
+from fedsocket_flwr.runtime.device import require_devices
+from fedsocket_flwr.runtime.run_files import claim_folder, load_checkpoint, read_identity, write_identity
+
+CONFIGURATION = "config.yaml"
+
+
+def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
+    """Check what a run needs, claim its folder, write its facts, and return the folder.
+
+    Raises
+    ------
+    FedSocketError
+        Something that the configuration asks for is not there; nothing has been written then.
+    """
+    find_method(config.run.method)
+    require_devices(config.resources)
+    splits = manifest(config)
+    parameters = q_parameters(config)
+    folder = claim_folder(out, config)
+    write_configuration(config, folder / CONFIGURATION)
+    write_whole(folder / "splits.json", dump_json(splits) + "\n")
+    interfaces = {name: interface.kind for name, interface in config.interfaces.items()}
+    facts = environment() | {"interfaces": interfaces, "threads": config.resources.threads}
+    write_whole(folder / "environment.json", dump_json(facts, indent=2) + "\n")
+    write_identity(folder, config, engine, parameters)
+    return folder
+
+
+def read_run_configuration(folder: Path) -> Configuration:
+    """Return the resolved configuration of a run folder."""
+    return read_configuration(folder / CONFIGURATION)
+
+
+def prepare_resume(folder: Path, rounds: int | None) -> bool:
+    """Make a cut or finished run ready to go on, to ``rounds`` rounds if given; return whether anything is left to do.
+
+    Raises
+    ------
+    RunError
+        Fewer rounds than are already done.
+    """
+    config, checkpoint = read_run_configuration(folder), load_checkpoint(folder)
+    done = checkpoint.round if checkpoint else 0
+    wanted = config.run.rounds if rounds is None else rounds
+    if wanted < done:
+        raise RunError(f"{folder} has finished {done} rounds; it cannot go back to {wanted}")
+    if wanted != config.run.rounds:
+        changed = config.model_copy(update={"run": config.run.model_copy(update={"rounds": wanted})})
+        write_configuration(changed, folder / CONFIGURATION)
+        # What was measured at the end belonged to the shorter run.
+        (folder / "test.json").unlink(missing_ok=True)
+    return not (folder / "test.json").exists()
+
+
+def run_facts(folder: Path) -> RunFacts:
+    """Return what callbacks are told of a prepared run."""
+    config = read_run_configuration(folder)
+    return RunFacts(
+        run=str(read_identity(folder)["run"]),
+        name=config.run.name,
+        method=config.run.method,
+        seed=config.run.seed,
+        rounds=config.run.rounds,
+        tasks={name: task.kind for name, task in config.tasks.items()},
+        folder=folder,
+    )
+
+
+def q_parameters(config: Configuration) -> int:
+    """Return the number of parameters of the whole Q, 0 for a method without."""
+    shape = shared_shape(config)
+    if shape is None:
+        return 0
+    from fedsocket_flwr.models.predictor import initial_predictor
+
+    return sum(parameter.numel() for parameter in initial_predictor(shape, config.run.seed).parameters())

@@ -1,0 +1,96 @@
+"""The server's files of a run: the claimed folder, its identity, and the checkpoint that a cut run continues from."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.errors import RunError
+from fedsocket_flwr.exchange.contract import Blocks
+from fedsocket_flwr.file_names import file_slug
+from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
+from fedsocket_flwr.runtime.block_files import read_blocks, write_blocks
+
+IDENTITY = "run.json"
+CHECKPOINT = "q.safetensors"
+DEFAULT_PARENT = Path("runs")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that the server needs to go on after a round; ``row`` is that round's line of the history."""
+
+    round: int
+    blocks: Blocks
+    strategy: Mapping[str, Any]
+    row: Mapping[str, Any]
+
+
+def claim_folder(out: Path | None, config: Configuration) -> Path:
+    """Make a new run folder, which nobody else has, and return it.
+
+    Without ``out`` it is ``runs/<name>-<seed>`` with the first free number behind it. Creation is one atomic step, so runs that
+    start together get folders of their own.
+
+    Raises
+    ------
+    RunError
+        ``out`` exists and is not empty.
+    """
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            taken = any(out.iterdir())
+        except OSError as error:
+            raise RunError(f"{out} cannot be the run folder: {error}") from error
+        if taken:
+            raise RunError(f"{out} exists and is not empty; give another folder, or continue that run with --resume {out}")
+        return out.absolute()
+    stem = file_slug(f"{config.run.name}-{config.run.seed}")
+    DEFAULT_PARENT.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = DEFAULT_PARENT / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return folder.absolute()
+
+
+def write_identity(folder: Path, config: Configuration, engine: str, q_parameters: int) -> str:
+    """Name the run, once and for all, and return the name: the key of its private models in the store."""
+    run = f"{config.run.name}-{config.run.seed}-{secrets.token_hex(6)}"
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    identity = {"run": run, "engine": engine, "created": created, "q_parameters": q_parameters}
+    write_whole(folder / IDENTITY, dump_json(identity, indent=2) + "\n")
+    return run
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """Return what :func:`write_identity` wrote, or raise :class:`RunError`."""
+    if not (folder / IDENTITY).exists():
+        raise RunError(f"{folder} is no run folder: it has no {IDENTITY}")
+    identity: dict[str, Any] = read_json(folder / IDENTITY)
+    return identity
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write Q with everything else that a resumed run needs, as one file that appears whole or not at all."""
+    notes = {"round": checkpoint.round, "strategy": checkpoint.strategy, "row": checkpoint.row}
+    write_blocks(folder / CHECKPOINT, checkpoint.blocks, dump_json(notes))
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the last checkpoint, or None before the first round is merged."""
+    try:
+        content = read_blocks(folder / CHECKPOINT)
+    except FileNotFoundError:
+        return None
+    notes = json.loads(content.notes)
+    return Checkpoint(notes["round"], dict(content.arrays), notes["strategy"], notes["row"])

@@ -1,0 +1,151 @@
+"""The Flower ServerApp: registration, rounds, closing, TEST, report."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.configuration_file import read_configuration
+from fedsocket_flwr.errors import ConfigurationError, RunError
+from fedsocket_flwr.evaluation.metrics import mean_over_clients
+from fedsocket_flwr.evaluation.report import write_report
+from fedsocket_flwr.exchange.contract import Update
+from fedsocket_flwr.exchange.payload import array_record, read_array_record, serialise
+from fedsocket_flwr.exchange.registration import Roster
+from fedsocket_flwr.methods import ServerSide, build_server_side
+from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
+from fedsocket_flwr.plain_files import dump_json, write_whole
+from fedsocket_flwr.provenance import code_digest
+from fedsocket_flwr.run_preparation import prepare_run, read_run_configuration, run_facts
+from fedsocket_flwr.runtime.callbacks import Callback, Callbacks, HistoryWriter, TensorBoardWriter
+from fedsocket_flwr.runtime.rounds import Row, run_phase, run_rounds
+from fedsocket_flwr.runtime.run_files import Checkpoint, load_checkpoint, read_identity, save_checkpoint
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Prepare the run that the run configuration asks for, or take up a prepared one, and serve it to its end."""
+    folder = run_folder(context.run_config)
+    serve(grid, folder)
+
+
+def run_folder(run_config: Mapping[str, Any]) -> Path:
+    """Return the prepared folder named by ``resume``, or prepare a new one from ``config`` and the run's scalars."""
+    if run_config.get("resume"):
+        return Path(str(run_config["resume"]))
+    overrides = [f"run.{key}={run_config[key]}" for key in ("name", "method") if run_config.get(key)] + [
+        f"run.{key}={run_config[key]}" for key in ("seed", "rounds") if int(run_config.get(key, -1)) >= 0
+    ]
+    source = str(run_config.get("config", ""))
+    if not source:
+        raise ConfigurationError('the run configuration names no `config`: a path, or a shipped configuration such as "demo"')
+    out = str(run_config.get("out", ""))
+    return prepare_run(read_configuration(source, overrides), Path(out) if out else None, engine="flower")
+
+
+def serve(grid: Grid, folder: Path, callbacks: Sequence[Callback] = ()) -> None:
+    """Run, or continue, the run of a prepared folder until its report is written.
+
+    Every finished round is on disk before anyone hears of it, so a run that is cut at any moment loses nothing but the round that
+    was under way.
+    """
+    config, run = read_run_configuration(folder), str(read_identity(folder)["run"])
+    digests = {"code": code_digest(), "configuration": config.digest()}
+    roster = Roster(request={"configuration": config.to_json(), "run": run}, digests=digests)
+    side = build_server_side(config, run, roster)
+    checkpoint = load_checkpoint(folder)
+    done = checkpoint.round if checkpoint else 0
+    arrays = array_record(serialise(checkpoint.blocks if checkpoint else side.initial))
+    if checkpoint:
+        side.strategy.load_state(checkpoint.strategy)
+    everyone = Callbacks([*_own_callbacks(config, folder, done), *callbacks])
+    everyone.on_start(run_facts(folder))
+    status = "interrupted"
+    try:
+        _train_and_close(grid, config, folder, side, arrays, done, everyone)
+        status = "finished"
+    except Exception as error:
+        status = f"failed: {error}"
+        raise
+    finally:
+        everyone.on_end(status)
+        write_report(folder)
+
+
+def _train_and_close(
+    grid: Grid,
+    config: Configuration,
+    folder: Path,
+    side: ServerSide,
+    arrays: ArrayRecord,
+    done: int,
+    callbacks: Callbacks,
+) -> None:
+    strategy = side.strategy
+
+    def on_round(row: Row, after: ArrayRecord) -> None:
+        blocks = read_array_record(after)
+        row["strategy"].update(side.probe(blocks))
+        _add_task_means(row, strategy.roster.memberships)
+        save_checkpoint(folder, Checkpoint(row["round"], blocks, strategy.state(), row))
+        callbacks.on_phase(row)
+
+    seconds = config.participation.round_seconds
+    strategy.register(grid)
+    arrays = run_rounds(grid, strategy, arrays, first=done + 1, last=config.run.rounds, seconds=seconds, on_round=on_round)
+    strategy.register(grid)
+    clients = sorted(strategy.roster.nodes)
+    row, _ = run_phase(grid, strategy, "close", config.run.rounds, arrays, clients, seconds)
+    _add_task_means(row, strategy.roster.memberships)
+    callbacks.on_phase(row)
+    _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds)
+    tested = {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
+    write_whole(folder / "test.json", dump_json({"clients": tested}, indent=2) + "\n")
+    if strategy.report.refused or strategy.report.missing:
+        absent = strategy.report.refused | {client: "no answer" for client in strategy.report.missing}
+        raise RunError("TEST is incomplete: " + "; ".join(f"{client}: {reason}" for client, reason in absent.items()))
+
+
+def _own_callbacks(config: Configuration, folder: Path, done: int) -> list[Callback]:
+    own: list[Callback] = [HistoryWriter(folder, resumed_round=done)]
+    if config.evaluation.tensorboard:
+        own.append(TensorBoardWriter(folder, resumed_round=done))
+    return own
+
+
+def _add_task_means(row: Row, memberships: Mapping[str, Any]) -> None:
+    """Add to a row's DEV the unweighted mean over each task's clients that measured something."""
+    if "dev" not in row:
+        return
+    by_task: dict[str, list[Mapping[str, float]]] = {}
+    for client, numbers in row["dev"]["clients"].items():
+        by_task.setdefault(memberships[client].task, []).append(numbers)
+    row["dev"]["tasks"] = {}
+    for task, rows in sorted(by_task.items()):
+        means: dict[str, Any] = {endpoint: {} for endpoint in ENDPOINTS}
+        for name, value in mean_over_clients(rows).items():
+            endpoint, metric = split_metric(name)
+            means[endpoint][metric] = value
+        row["dev"]["tasks"][task] = {"clients": len(rows)} | {e: found for e, found in means.items() if found}
+
+
+def _test_entry(task: str, update: Update) -> dict[str, Any]:
+    """Return a client's entry of ``test.json`` from the flat metrics of its answer."""
+    entry: dict[str, Any] = {"task": task, "best": {}, "last": {}, "choices": {}}
+    for name, value in update.metrics.items():
+        moment, _, rest = name.partition(".")
+        if moment == "choices":
+            which, _, choice = rest.partition(".")
+            if which == "best":
+                entry["choices"][choice] = int(value) if choice.endswith(".round") else value
+            elif not choice.endswith(".round"):
+                entry["choices"][f"last.{choice.removeprefix('joint.')}"] = value
+        else:
+            endpoint, metric = split_metric(rest)
+            entry[moment].setdefault(endpoint, {})[metric] = value
+    return entry
