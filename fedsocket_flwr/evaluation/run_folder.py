@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedsocket_flwr.errors import ConfigurationError, RunError
+from fedsocket_flwr.evaluation.run_schema import AnyForm, ConfigForm, RowForm, SplitsForm, TestForm, check_form
 from fedsocket_flwr.plain_files import read_json, read_json_lines, read_text
 from fedsocket_flwr.strict_yaml import parse_yaml
 
@@ -107,12 +110,11 @@ def read_run(folder: Path) -> RunRecord:
         raise RunError(f"{folder}: no such folder")
     notes: list[str] = []
     config = _read_config(folder / "config.yaml")
-    run = _mapping(folder / "run.json", read_json(folder / "run.json"))
-    environment = _optional(folder / "environment.json", notes, "the environment is unknown")
-    splits = _optional(folder / "splits.json", notes, "sizes and label counts are unknown")
+    run = _read(folder / "run.json", AnyForm)
+    environment = _optional(folder / "environment.json", AnyForm, notes, "the environment is unknown")
+    splits = _optional(folder / "splits.json", SplitsForm, notes, "sizes and label counts are unknown").get("tasks", {})
     rows = _read_rows(folder / "history.jsonl", notes)
-    test = _read_test(folder / "test.json")
-    clients = _clients(config, splits, folder / "splits.json")
+    test = _read(folder / "test.json", TestForm)["clients"] if (folder / "test.json").exists() else None
     done = sum(row["phase"] == "train" for row in rows)
     if done < int(config["run"]["rounds"]):
         notes.append(f"the run is unfinished: {done} of {config['run']['rounds']} rounds")
@@ -123,8 +125,8 @@ def read_run(folder: Path) -> RunRecord:
         config=config,
         run=run,
         environment=environment,
-        clients=clients,
-        classes={task: tuple(str(c) for c in found.get("classes", ())) for task, found in _split_tasks(splits)},
+        clients=_clients(config, splits),
+        classes={task: tuple(str(name) for name in found.get("classes", ())) for task, found in splits.items()},
         rows=rows,
         test=test,
         q_parameters=_count_parameters(folder / "q.safetensors"),
@@ -132,17 +134,17 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
-def _mapping(path: Path, found: object) -> Record:
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: expected an object with named entries, found {type(found).__name__}")
-    return found
-
-
-def _optional(path: Path, notes: list[str], consequence: str) -> Record:
+def _optional(path: Path, form: type[BaseModel], notes: list[str], consequence: str) -> Record:
     if not path.exists():
         notes.append(f"{path.name} is missing: {consequence}")
         return {}
-    return _mapping(path, read_json(path))
+    return _read(path, form)
+
+
+def _read(path: Path, form: type[BaseModel]) -> Record:
+    found: Record = read_json(path)
+    check_form(form, found, path)
+    return found
 
 
 def _read_config(path: Path) -> Record:
@@ -150,12 +152,8 @@ def _read_config(path: Path) -> Record:
         config = parse_yaml(read_text(path), str(path))
     except ConfigurationError as error:
         raise RunError(str(error)) from error
-    tasks = config.get("tasks")
-    if not isinstance(config.get("run"), dict) or not isinstance(config["run"].get("rounds"), int):
-        raise RunError(f"{path}: `run.rounds` is missing or not a whole number")
-    if not isinstance(tasks, dict) or not all(isinstance(t, dict) and isinstance(t.get("clients"), list) for t in tasks.values()):
-        raise RunError(f"{path}: `tasks` is missing or a task in it has no list of clients")
-    return {**config, "tasks": {str(name): task for name, task in tasks.items()}}
+    check_form(ConfigForm, config, path)
+    return config
 
 
 def _read_rows(path: Path, notes: list[str]) -> tuple[Record, ...]:
@@ -165,54 +163,22 @@ def _read_rows(path: Path, notes: list[str]) -> tuple[Record, ...]:
     rows, cut = read_json_lines(path)
     if cut:
         notes.append("the last line of history.jsonl was cut off and is left out")
-    rounds: dict[int, Record] = {}
-    closing: Record | None = None
     for number, row in enumerate(rows, start=1):
-        _check_row(f"{path}, row {number}", row)
-        if row["phase"] == "train":
-            rounds[row["round"]] = row
-        else:
-            closing = row
-    ordered = [rounds[number] for number in sorted(rounds)]
-    return (*ordered, *([closing] if closing else []))
+        check_form(RowForm, row, f"{path}, row {number}")
+    # A row that was written again replaces the first one; so does the closing row, which is put last.
+    newest = {(row["phase"] == "close", 0 if row["phase"] == "close" else row["round"]): row for row in rows}
+    return tuple(newest[key] for key in sorted(newest))
 
 
-def _check_row(where: str, row: Record) -> None:
-    if row.get("phase") not in ("train", "close"):
-        raise RunError(f"{where}: phase is {row.get('phase')!r}, expected 'train' or 'close'")
-    if row["phase"] == "train" and not isinstance(row.get("round"), int):
-        raise RunError(f"{where}: round is {row.get('round')!r}, expected a whole number")
-    dev = row.get("dev")
-    if dev and not (isinstance(dev, dict) and isinstance(dev.get("round"), int)):
-        raise RunError(f"{where}: `dev` does not say which round's model it measured")
-
-
-def _read_test(path: Path) -> Mapping[str, Record] | None:
-    if not path.exists():
-        return None
-    clients = _mapping(path, read_json(path)).get("clients")
-    if not isinstance(clients, dict) or not all(isinstance(c, dict) and isinstance(c.get("task"), str) for c in clients.values()):
-        raise RunError(f"{path}: expected `clients`, each with its `task`")
-    return clients
-
-
-def _split_tasks(splits: Record) -> Iterator[tuple[str, Record]]:
-    yield from (splits.get("tasks") or {}).items()
-
-
-def _clients(config: Record, splits: Record, path: Path) -> dict[str, ClientFacts]:
-    dealt = {task: found.get("clients", {}) for task, found in _split_tasks(splits)}
+def _clients(config: Record, splits: Record) -> dict[str, ClientFacts]:
+    dealt = {(task, client): split for task, found in splits.items() for client, split in found.get("clients", {}).items()}
     clients: dict[str, ClientFacts] = {}
     for task, settings in config["tasks"].items():
         for client in settings["clients"]:
-            name = str(client["name"])
-            split = dealt.get(task, {}).get(name, {})
+            split = dealt.get((task, client["name"]), {})
             sizes = {part: len(split[part]) for part in ("train", "dev", "test") if part in split}
-            try:
-                counts = tuple(int(count) for count in split.get("class_counts", {}).get("train", ()))
-            except (TypeError, ValueError, AttributeError) as error:
-                raise RunError(f"{path}: class_counts.train of client {name!r} are not whole numbers ({error})") from error
-            clients[name] = ClientFacts(name, task, str(client.get("model", "")), **sizes, class_counts=counts)
+            counts = tuple(split.get("class_counts", {}).get("train", ()))
+            clients[client["name"]] = ClientFacts(client["name"], task, client.get("model", ""), **sizes, class_counts=counts)
     return clients
 
 

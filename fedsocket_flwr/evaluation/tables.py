@@ -28,17 +28,22 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "'": r"\textquotesingle{}",
-    "`": r"\textasciigrave{}",
-    "-": r"{-}",
+    # Babel makes `"` active in some languages.
+    '"': r"\symbol{34}",
+    "`": r"\symbol{96}",
+    # Two hyphens would join into a dash; a bracket or an asterisk at the start of a row would belong to the line end before it.
+    "-": "{-}",
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
     "–": r"\textendash{}",
+    "—": r"\textemdash{}",
+    "…": r"\ldots{}",
+    "−": r"\ensuremath{-}",
     "×": r"\ensuremath{\times}",
 }
 # pdfTeX stops at letters that its fonts lack, XeTeX and LuaTeX do not: the former is given the code points.
-_LATEX_PREAMBLE = (
-    "\\providecommand{\\unicodetext}[2]{\\ifdefined\\Umathcode#1\\else\\texttt{#2}\\fi}\n\\providecommand{\\textquotedbl}{''}\n"
-)
+_LATEX_PREAMBLE = r"\providecommand{\unicodetext}[2]{\ifdefined\Umathcode#1\else\texttt{#2}\fi}" + "\n"
 # An underscore between letters is no markup.
 _MARKDOWN = re.compile(r"[\\`*{}\[\]<>#|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
@@ -149,8 +154,17 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.heading for column in table.columns])
     for row in table.rows:
-        writer.writerow(["" if cell is None else one_line(cell) if isinstance(cell, str) else repr(cell) for cell in row])
+        writer.writerow([_plain(cell) for cell in row])
     return text.getvalue()
+
+
+def _plain(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return one_line(cell)
+    # float() first: NumPy's own numbers print their type.
+    return repr(float(cell)) if isinstance(cell, float) else str(int(cell))
 
 
 def _shown(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
