@@ -74,9 +74,12 @@ class TestSaveAndLoad:
             assert loaded.arrays[name].flags.aligned
 
     def test_file_is_plain_safetensors(self, store: ClientStore, tmp_path: Path) -> None:
-        store.save(1, snapshot(2.0), keep=())
+        store.save(1, Snapshot(ARRAYS, {"a": 1}), keep=())
         (path,) = files(tmp_path, "version-*.safetensors")
-        np.testing.assert_array_equal(safetensors.numpy.load_file(path)["weight"], np.full((3, 2), 2.0, np.float32))
+        found = safetensors.numpy.load_file(path)
+        assert found.keys() == ARRAYS.keys()
+        for name, array in ARRAYS.items():
+            np.testing.assert_array_equal(found[name], array)
 
     def test_old_versions_go_and_kept_ones_stay(self, store: ClientStore) -> None:
         for version in (1, 2, 3):

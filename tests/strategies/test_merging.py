@@ -9,6 +9,7 @@ from fedsocket_flwr.strategies.merging import (
     class_row_mean,
     conflict_cosines,
     flatten,
+    mean_update,
     project_conflicts,
     stabilise,
     unflatten,
@@ -132,6 +133,31 @@ class TestWeightedMean:
         arrays, weights = drawn
         scaled = weighted_mean(arrays, [weight * 2.0**power for weight in weights])
         assert scaled.tobytes() == weighted_mean(arrays, weights).tobytes()
+
+
+class TestMeanUpdate:
+    def test_hand_computed(self) -> None:
+        previous = np.array([1.0, 10.0], np.float32)
+        update = mean_update(previous, [np.array([2.0, 6.0], np.float32), np.array([4.0, 14.0], np.float32)], [3, 1])
+        np.testing.assert_array_equal(update, np.array([1.5, -2.0]), strict=True)
+
+    def test_is_not_rounded_to_the_replies_type(self) -> None:
+        previous = np.array([1.0], np.float32)
+        update = mean_update(previous, [np.nextafter(previous, np.float32(2)), previous], [1, 1])
+        assert update[0] == 2.0**-24
+
+    def test_scalars_and_errors(self) -> None:
+        np.testing.assert_array_equal(mean_update(np.array(1), [np.array(3)], [5]), np.array(2.0), strict=True)
+        with pytest.raises(ContractError, match="replies differ"):
+            mean_update(np.zeros(2), [np.zeros(3)], [1])
+        with pytest.raises(ContractError, match="positive weight"):
+            mean_update(np.zeros(2), [np.zeros(2)], [0])
+
+    @FEW
+    @given(replies(FLOATS))
+    def test_replies_that_did_not_move_give_zeros(self, drawn: tuple[list[np.ndarray], list[float]]) -> None:
+        arrays, weights = drawn
+        assert not mean_update(arrays[0], [arrays[0]] * len(arrays), weights).any()
 
 
 class TestClassRowMean:
