@@ -11,9 +11,10 @@ from fedsocket_flwr.evaluation.drawing import TASK_COLOURS, labels, new_figure
 from fedsocket_flwr.evaluation.run_folder import ClientFacts
 
 ROW_HEIGHT = 0.27
-TALLEST_PANEL = 9.0
-MOST_NAMED_CLASSES = 25
+MOST_NAMED_CLASSES = 20
 MOST_NAMED_CLIENTS = 40
+# Inches for the clients of a task that are too many to be named.
+CROWDED_PANEL = 5.0
 
 
 def label_distribution(clients: Sequence[ClientFacts], classes: Mapping[str, Sequence[str]]) -> Figure | None:
@@ -36,7 +37,7 @@ def label_distribution(clients: Sequence[ClientFacts], classes: Mapping[str, Seq
     if not tasks:
         return None
     members = [[client for client in sized if client.task == task] for task in tasks]
-    heights = [0.75 + min(TALLEST_PANEL, ROW_HEIGHT * max(2, len(own))) for own in members]
+    heights = [0.75 + _panel_height(len(own)) for own in members]
     figure = new_figure(height=sum(heights) + 0.3)
     grid = figure.add_gridspec(len(tasks), 2, height_ratios=heights, width_ratios=(3, 1))
     most = max(client.train or 0 for client in sized)
@@ -53,13 +54,17 @@ def label_distribution(clients: Sequence[ClientFacts], classes: Mapping[str, Seq
     return figure
 
 
+def _panel_height(clients: int) -> float:
+    return ROW_HEIGHT * max(2, clients) if clients <= MOST_NAMED_CLIENTS else CROWDED_PANEL
+
+
 def _dots(axes: Axes, clients: Sequence[ClientFacts], classes: Sequence[str], colour: str) -> None:
     number = max((len(client.class_counts) for client in clients), default=0)
     counts_KC = np.array([[*client.class_counts, *[0] * (number - len(client.class_counts))] for client in clients])
     if counts_KC.size and counts_KC.max() > 0:
         row, column = np.nonzero(counts_KC)
         # The largest dot just fits between its neighbours, across and down.
-        space = min(380.0 / number, 72 * min(ROW_HEIGHT, TALLEST_PANEL / len(clients)))
+        space = min(380.0 / number, 72 * _panel_height(len(clients)) / len(clients), 72 * ROW_HEIGHT)
         area = (0.92 * space) ** 2
         axes.scatter(column, row, s=area * counts_KC[row, column] / counts_KC.max(), color=colour, linewidths=0, alpha=0.85)
         _class_axis(axes, number, classes)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from fedsocket_flwr.evaluation.drawing import (
     ENDPOINT_COLOURS,
@@ -30,6 +31,7 @@ from fedsocket_flwr.evaluation.summary import endpoint_means
 from fedsocket_flwr.metric_names import ENDPOINT_LABELS, ENDPOINTS, headline_metrics, metric_label
 
 BARS_PER_ROW = 6
+FEW_CLIENTS = 12
 
 
 class Picture(NamedTuple):
@@ -109,11 +111,16 @@ def dev_curves(tasks: Sequence[str], history: pd.DataFrame) -> Figure | None:
 
 def _curve(axes: Axes, found: pd.DataFrame, endpoint: str) -> None:
     colour = ENDPOINT_COLOURS[endpoint]
-    for _, client in found[found.client.notna()].groupby("client", sort=True):
-        axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=0.35)
+    clients = found[found.client.notna()].groupby("client", sort=True)
+    faint = min(0.35, 3 / max(1, clients.ngroups))
+    for _, client in clients:
+        axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=faint)
     mean = found[found.client.isna()]
     marker = ENDPOINT_MARKERS[endpoint]
-    axes.plot(mean["round"], 100 * mean.value, color=colour, linewidth=2, marker=marker, markersize=4, zorder=3)
+    outline = [withStroke(linewidth=3.5, foreground="white")]
+    axes.plot(
+        mean["round"], 100 * mean.value, color=colour, linewidth=2, marker=marker, markersize=4, zorder=3, path_effects=outline
+    )
 
 
 class _Bar(NamedTuple):
@@ -160,10 +167,10 @@ def _bar_row(
                 [100 * value for value in bar.clients],
                 linestyle="",
                 marker="o",
-                markersize=3.5,
+                markersize=3.5 if len(bar.clients) <= FEW_CLIENTS else 2,
                 color="#222222",
                 markerfacecolor="white",
-                markeredgewidth=0.7,
+                markeredgewidth=0.7 if len(bar.clients) <= FEW_CLIENTS else 0.4,
             )
             top = 100 * max((bar.mean, *bar.clients))
             axes.annotate(

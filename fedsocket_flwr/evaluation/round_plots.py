@@ -22,7 +22,7 @@ from fedsocket_flwr.metric_names import METRIC_LABELS
 
 # More lines than this in one panel cannot be told apart; a heat map shows them instead.
 MOST_LINES = 6
-MOST_NAMED_PAIRS = 40
+MOST_NAMED_PAIRS = 60
 PAIR_COLOURS = ("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499")
 MIXTURE_LABELS = {"i2t": "I2T", "t2i": "T2I"}
 
@@ -114,7 +114,7 @@ def conflicts(tasks: Sequence[str], rounds: pd.DataFrame) -> Figure | None:
     if not blocks:
         return None
     most = max(len(pairs) for pairs in blocks.values())
-    height = 3.2 if most <= MOST_LINES else 1.2 + min(9.0, 0.26 * most)
+    height = 3.2 if most <= MOST_LINES else 1.2 + 0.22 * min(MOST_NAMED_PAIRS, most)
     figure = new_figure(height=height * len(blocks))
     for axes, block, pairs in zip(grid_of_axes(figure, len(blocks), 1), labels(list(blocks)), blocks.values(), strict=True):
         names = labels([pair for pair, _ in pairs], longest=44)
@@ -157,7 +157,11 @@ def _cosine_map(figure: Figure, axes: Axes, rounds: pd.Series, cosines: pd.DataF
     extent = (rounds.min() - 0.5, rounds.max() + 0.5, len(names) - 0.5, -0.5)
     image = axes.imshow(cosines.T, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest", extent=extent)
     axes.grid(visible=False)
-    axes.set_yticks(range(len(names)) if len(names) <= MOST_NAMED_PAIRS else [], names if len(names) <= MOST_NAMED_PAIRS else [])
+    if len(names) <= MOST_NAMED_PAIRS:
+        axes.set_yticks(range(len(names)), names)
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(f"{len(names)} pairs of tasks")
     axes.tick_params(length=0)
     bar = figure.colorbar(image, ax=axes, pad=0.01)
     bar.set_label("cosine (< 0: conflict)")
