@@ -1,0 +1,1 @@
+"""The shared predictor Q, and the private architectures with their registry."""
