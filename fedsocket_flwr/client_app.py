@@ -17,9 +17,10 @@ from fedsocket_flwr.errors import RegistrationError, StoreError
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Broadcast, Update
 from fedsocket_flwr.exchange.registration import RECORD, answer_registration
+from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.plain_files import write_whole
 from fedsocket_flwr.provenance import code_digest
-from fedsocket_flwr.runtime.store import safe_name, state_directory
+from fedsocket_flwr.runtime.store import state_directory
 
 if TYPE_CHECKING:
     from fedsocket_flwr.clients.participant import Participant
@@ -103,7 +104,7 @@ def _answer(message: Message, context: Context, work: Callable[["Participant", B
 
 
 def _configuration_path(state: Path, run: str) -> Path:
-    return state / "runs" / safe_name(run) / "configuration.json"
+    return state / "runs" / file_slug(run) / "configuration.json"
 
 
 def _threads(config: Configuration) -> Any:

@@ -8,12 +8,10 @@ Layout under the state directory: ``runs/<run>/<client>/version-00000003.safeten
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import shutil
-import string
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,14 +21,12 @@ from typing import IO, Any
 
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Blocks
+from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.runtime.block_files import PART, read_blocks, remove_file, strict_json, write_atomically, write_blocks
 
 HOME_VARIABLE = "FEDSOCKET_HOME"
 STATE_DIRECTORY_KEY = "state-dir"
 ABANDONED_SECONDS = 3600.0
-LONGEST_NAME = 120
-# Names that Windows gives to devices, whatever follows a point.
-DEVICES = {"con", "prn", "aux", "nul"} | {f"{kind}{number}" for kind in ("com", "lpt") for number in range(10)}
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +69,8 @@ class ClientStore:
 
     def __init__(self, root: Path, run: str, client: str) -> None:
         self._run, self._client = run, client
-        self._run_folder = Path(root).absolute() / "runs" / safe_name(run)
-        self._folder = self._run_folder / safe_name(client)
+        self._run_folder = Path(root).absolute() / "runs" / file_slug(run)
+        self._folder = self._run_folder / file_slug(client)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -172,10 +168,10 @@ class ClientStore:
         return self._folder / f"version-{version:08d}.safetensors"
 
     def _blocks_path(self, name: str) -> Path:
-        return self._folder / f"blocks-{safe_name(name)}.safetensors"
+        return self._folder / f"blocks-{file_slug(name)}.safetensors"
 
     def _note_path(self, name: str) -> Path:
-        return self._folder / f"note-{safe_name(name)}.json"
+        return self._folder / f"note-{file_slug(name)}.json"
 
     def _remove_abandoned(self) -> None:
         """Remove temporary files of processes that were killed while they wrote."""
@@ -183,18 +179,6 @@ class ClientStore:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                     path.unlink()
-
-
-def safe_name(name: str) -> str:
-    """Return a file name for any text: plain ASCII, different for different texts also where case does not count."""
-    if not name:
-        raise StoreError("a run, client or block must have a name, found an empty one")
-    plain = string.ascii_lowercase + string.digits + "-_"
-    octets = name.encode("utf-8", errors="surrogatepass")
-    safe = "".join(chr(octet) if chr(octet) in plain else f"%{octet:02x}" for octet in octets)
-    if safe in DEVICES:
-        return f"%{octets[0]:02x}{safe[1:]}"
-    return safe if len(safe) <= LONGEST_NAME else f"{safe[:80]}~{hashlib.sha256(octets).hexdigest()[:32]}"
 
 
 def state_directory(node_config: Mapping[str, Any]) -> Path:
