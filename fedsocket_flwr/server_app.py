@@ -63,11 +63,16 @@ def serve(grid: Grid, folder: Path, callbacks: Sequence[Callback] = ()) -> None:
     arrays = array_record(serialise(checkpoint.blocks if checkpoint else side.initial))
     if checkpoint:
         side.strategy.load_state(checkpoint.strategy)
-    everyone = Callbacks([*_own_callbacks(config, folder, done), *callbacks])
-    everyone.on_start(run_facts(folder))
+    history = HistoryWriter(folder, resumed_round=done)
+    facts = run_facts(folder)
+    history.on_start(facts)
+    if config.evaluation.tensorboard:
+        callbacks = [TensorBoardWriter(folder, resumed_round=done), *callbacks]
+    everyone = Callbacks(callbacks)
+    everyone.on_start(facts)
     status = "interrupted"
     try:
-        _train_and_close(grid, config, folder, side, arrays, done, everyone)
+        _train_and_close(grid, config, folder, side, arrays, done, history, everyone)
         status = "finished"
     except Exception as error:
         status = f"failed: {error}"
@@ -84,6 +89,7 @@ def _train_and_close(
     side: ServerSide,
     arrays: ArrayRecord,
     done: int,
+    history: HistoryWriter,
     callbacks: Callbacks,
 ) -> None:
     strategy = side.strategy
@@ -92,7 +98,9 @@ def _train_and_close(
         blocks = read_array_record(after)
         row["strategy"].update(side.probe(blocks))
         _add_task_means(row, strategy.roster.memberships)
-        save_checkpoint(folder, Checkpoint(row["round"], blocks, strategy.state(), row))
+        # The history first: a cut between the two repeats the round to the same bits and drops the row that was early.
+        history.on_phase(row)
+        save_checkpoint(folder, Checkpoint(row["round"], blocks, strategy.state()))
         callbacks.on_phase(row)
 
     seconds = config.participation.round_seconds
@@ -102,6 +110,7 @@ def _train_and_close(
     clients = sorted(strategy.roster.nodes)
     row, _ = run_phase(grid, strategy, "close", config.run.rounds, arrays, clients, seconds)
     _add_task_means(row, strategy.roster.memberships)
+    history.on_phase(row)
     callbacks.on_phase(row)
     _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds)
     tested = {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
@@ -109,13 +118,6 @@ def _train_and_close(
     if strategy.report.refused or strategy.report.missing:
         absent = strategy.report.refused | {client: "no answer" for client in strategy.report.missing}
         raise RunError("TEST is incomplete: " + "; ".join(f"{client}: {reason}" for client, reason in absent.items()))
-
-
-def _own_callbacks(config: Configuration, folder: Path, done: int) -> list[Callback]:
-    own: list[Callback] = [HistoryWriter(folder, resumed_round=done)]
-    if config.evaluation.tensorboard:
-        own.append(TensorBoardWriter(folder, resumed_round=done))
-    return own
 
 
 def _add_task_means(row: Row, memberships: Mapping[str, Any]) -> None:

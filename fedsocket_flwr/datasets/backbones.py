@@ -34,9 +34,10 @@ CHUNK = 32
 class Backbone:
     """Pooled features of a frozen network.
 
-    Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there); ``weights``: ``default`` (the library's, from its
-    cache or the network) or ``hf:owner/name`` for what Hugging Face's cache already holds; or instead ``file``, a ``.safetensors``
-    file or a ``state_dict`` saved by torch; ``size`` of the picture (224), ``mean`` and ``std`` per colour (ImageNet's).
+    Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there); ``weights``: ``default`` (the library's, from
+    its cache or the network) or ``hf:owner/name`` for what Hugging Face's cache already holds; or instead ``file``, a
+    ``.safetensors`` file or a ``state_dict`` saved by torch; ``size`` of the picture (224), ``mean`` and ``std`` per colour
+    (ImageNet's).
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -145,8 +146,8 @@ def _from_timm(model: str, pretrained: bool) -> "torch.nn.Module":
 
 def _no_default(what: str, error: Exception) -> DataError:
     return DataError(
-        f"the library's weights of {what} are neither cached nor to be had ({error}); give options.file, or weights: hf:owner/name, "
-        "or choose another interface"
+        f"the library's weights of {what} are neither cached nor to be had ({error}); give options.file, or weights: "
+        "hf:owner/name, or choose another interface"
     )
 
 

@@ -21,6 +21,8 @@ WIDTH = 9.0
 DOTS_PER_INCH = 140
 # Okabe and Ito's palette, which readers with any colour vision tell apart; endpoints and tasks share no colour.
 ENDPOINT_COLOURS = {"private": "#0072B2", "q": "#E69F00", "joint": "#009E73"}
+# The first is drawn first: where lines coincide, the wider one shows on both sides of the narrower one.
+ENDPOINT_WIDTHS = {"private": 3.6, "q": 2.6, "joint": 1.6}
 ENDPOINT_MARKERS = {"private": "o", "q": "s", "joint": "D"}
 TASK_COLOURS = ("#CC79A7", "#3A3A3A", "#D55E00", "#56B4E9", "#7A4FA3", "#8C6D1F")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
@@ -71,7 +73,7 @@ def style() -> Iterator[None]:
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure of the given size in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -79,7 +81,7 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 def to_png(figure: Figure) -> bytes:
     """Render a figure; equal figures give equal bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
 
 from fedsocket_flwr.evaluation.drawing import (
     ENDPOINT_COLOURS,
     ENDPOINT_MARKERS,
+    ENDPOINT_WIDTHS,
     drawn,
     grid_of_axes,
     labels,
@@ -101,8 +101,16 @@ def dev_curves(tasks: Sequence[str], history: pd.DataFrame) -> Figure | None:
         axes.set_ylabel("DEV, %")
         rounds_axis(axes)
     handles = [
-        Line2D([], [], color=ENDPOINT_COLOURS[e], marker=ENDPOINT_MARKERS[e], markersize=4, linewidth=2, label=ENDPOINT_LABELS[e])
-        for e in ENDPOINTS
+        Line2D(
+            [],
+            [],
+            color=ENDPOINT_COLOURS[endpoint],
+            marker=ENDPOINT_MARKERS[endpoint],
+            linewidth=ENDPOINT_WIDTHS[endpoint],
+            markersize=3 + ENDPOINT_WIDTHS[endpoint],
+            label=ENDPOINT_LABELS[endpoint],
+        )
+        for endpoint in ENDPOINTS
     ]
     thin = Line2D([], [], color="#777777", linewidth=0.8, alpha=0.7, label="each client")
     figure.legend(handles=[*handles, thin], loc="outside upper center", ncols=4)
@@ -117,10 +125,8 @@ def _curve(axes: Axes, found: pd.DataFrame, endpoint: str) -> None:
         axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=faint)
     mean = found[found.client.isna()]
     marker = ENDPOINT_MARKERS[endpoint]
-    outline = [withStroke(linewidth=3.5, foreground="white")]
-    axes.plot(
-        mean["round"], 100 * mean.value, color=colour, linewidth=2, marker=marker, markersize=4, zorder=3, path_effects=outline
-    )
+    width = ENDPOINT_WIDTHS[endpoint]
+    axes.plot(mean["round"], 100 * mean.value, color=colour, linewidth=width, marker=marker, markersize=3 + width, zorder=3)
 
 
 class _Bar(NamedTuple):

@@ -67,7 +67,7 @@ def _dev_table(run: RunRecord, summary: Mapping[str, Any]) -> Table:
     return _endpoint_table(
         [
             (task, metric_label(metric), f"{found.get('clients', 0)} of {len(run.of_task(task))}", *values)
-            for task, found in tasks.items()
+            for task, found in ((task, tasks[task]) for task in run.tasks if task in tasks)
             for metric, values in _endpoint_rows({name: found.get(name) or {} for name in ENDPOINTS}, headline_only=True)
         ]
     )
@@ -97,7 +97,8 @@ def _client_results(run: RunRecord) -> Table:
         Column("Joint's choices"),
     )
     rows: list[tuple[Cell, ...]] = []
-    for name, found in (run.test or {}).items():
+    tested = run.test or {}
+    for name, found in ((name, tested[name]) for name in run.clients if name in tested):
         best = {endpoint: found.get("best", {}).get(endpoint) or {} for endpoint in ENDPOINTS}
         choices = found.get("choices") or {}
         at = " / ".join(_number(choices.get(f"{endpoint}.round")) for endpoint in ENDPOINTS)

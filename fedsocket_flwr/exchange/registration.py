@@ -100,9 +100,8 @@ class Roster:
         client = membership.client
         for name, expected in self.digests.items():
             if answer.get(name) != expected:
-                raise RegistrationError(
-                    f"client {client!r} (node {node}) runs another {name}: {answer.get(name)!r}, expected {expected}"
-                )
+                found = str(answer.get(name))
+                raise RegistrationError(f"client {client!r} runs another {name}: {found[:12]}, expected {expected[:12]}")
         holder = self.nodes.get(client)
         if holder is not None and holder != node:
             raise RegistrationError(f"node {node} claims client {client!r}, which is node {holder}")

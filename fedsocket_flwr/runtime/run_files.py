@@ -22,12 +22,11 @@ DEFAULT_PARENT = Path("runs")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that the server needs to go on after a round; ``row`` is that round's line of the history."""
+    """All that the server needs to go on after a round."""
 
     round: int
     blocks: Blocks
     strategy: Mapping[str, Any]
-    row: Mapping[str, Any]
 
 
 def claim_folder(out: Path | None, config: Configuration) -> Path:
@@ -82,8 +81,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write Q with everything else that a resumed run needs, as one file that appears whole or not at all."""
-    notes = {"round": checkpoint.round, "strategy": checkpoint.strategy, "row": checkpoint.row}
-    write_blocks(folder / CHECKPOINT, checkpoint.blocks, dump_json(notes))
+    notes = dump_json({"round": checkpoint.round, "strategy": checkpoint.strategy})
+    write_blocks(folder / CHECKPOINT, checkpoint.blocks, notes)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -93,4 +92,4 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     notes = json.loads(content.notes)
-    return Checkpoint(notes["round"], dict(content.arrays), notes["strategy"], notes["row"])
+    return Checkpoint(notes["round"], dict(content.arrays), notes["strategy"])

@@ -80,9 +80,9 @@ def history_rows(tasks: dict[str, Any] = DEMO, rounds: int = ROUNDS) -> list[dic
     rows = []
     for number in range(1, rounds + 1):
         generator = np.random.default_rng(1000 + number)
-        missing = [everyone[4]] if number == 5 else []
+        missing = everyone[4:5] if number == 5 else []
         answered = [client for client in everyone if client not in missing]
-        refused = {everyone[5]: "NaN in block 'adapter|text'\nof its update"} if number == 3 else {}
+        refused = dict.fromkeys(everyone[5:6], "NaN in block 'adapter|text'\nof its update") if number == 3 else {}
         conflicts = {
             f"conflict.residual.{a}.{b}": float(generator.normal(0.02, 0.05)) for i, a in enumerate(names) for b in names[i + 1 :]
         }
