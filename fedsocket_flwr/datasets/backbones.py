@@ -178,7 +178,7 @@ def read_weights(path: Path) -> "Weights":
     require_real_file(path)
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path} ({path.stat().st_size} bytes) holds no readable weights: {first}") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
