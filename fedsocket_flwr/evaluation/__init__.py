@@ -1,0 +1,1 @@
+"""How a run is measured and shown: metrics, statistics over seeds, the report of a run folder."""
