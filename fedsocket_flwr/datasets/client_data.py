@@ -49,7 +49,7 @@ def open_client_data(config: Configuration, client: str, cache_dir: Path) -> Cli
     name, _ = config.client(client)
     task = config.tasks[name]
     corpus = read_corpus(task)
-    rows = task_splits(config, name)[client]
+    rows = task_splits(config, name, cache_dir)[client]
     whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in task.modalities}
     train, dev, test = (_split(task, corpus, whole, getattr(rows, split)) for split in SPLITS)
     return ClientData(client, name, corpus.kind, task.modalities, corpus.classes, train, dev, test)

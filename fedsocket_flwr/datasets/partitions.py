@@ -6,6 +6,8 @@ or rows of ``Corpus.pairs`` for retrieval.
 """
 
 import contextlib
+import hashlib
+import importlib.metadata
 import io
 import json
 import warnings
@@ -21,12 +23,15 @@ from fedsocket_flwr.datasets.corpus import Array, Corpus
 from fedsocket_flwr.datasets.draws import deal_in_proportion, stratified
 from fedsocket_flwr.datasets.split_manifest import ClientSplit, number_of_rows, read_manifest, task_manifest
 from fedsocket_flwr.errors import PartitionError
+from fedsocket_flwr.plain_files import write_whole
 from fedsocket_flwr.seeds import derive_seed, numpy_generator
 
 __all__ = ["ClientSplit", "manifest", "split_task", "task_splits"]
 
 # flwr-datasets tries eleven times a seed; ten seeds are enough to tell bad luck from a split that does not exist.
 DIRICHLET_SEEDS = 10
+# Raise it when the same settings and data give other splits than before.
+DRAW_VERSION = 1
 _SPLITS: dict[str, dict[str, ClientSplit]] = {}
 
 
@@ -75,13 +80,47 @@ def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["sha
     }
 
 
-def task_splits(config: Configuration, name: str) -> dict[str, ClientSplit]:
-    """Return the splits of a task of a configuration, computed once per process."""
+def task_splits(config: Configuration, name: str, cache_dir: Path | None = None) -> dict[str, ClientSplit]:
+    """Return the splits of a task of a configuration, computed once per process.
+
+    Parameters
+    ----------
+    config, name
+        The configuration and the task's name.
+    cache_dir
+        Where a manifest of the splits is kept for other processes: a deployed client's process is new at every message, and
+        loading the partitioners takes it longer than all else. None keeps nothing.
+    """
     task, test = config.tasks[name], config.evaluation.test
     key = json.dumps([name, task.model_dump(mode="json"), test], sort_keys=True)
     if key not in _SPLITS:
-        _SPLITS[key] = split_task(name, task, read_corpus(task), test)
+        corpus = read_corpus(task)
+        if cache_dir is None or task.partition.manifest is not None:
+            _SPLITS[key] = split_task(name, task, corpus, test)
+        else:
+            _SPLITS[key] = _kept_splits(name, task, corpus, test, cache_dir / f"splits-{_draw_digest(key, corpus)[:20]}.json")
     return _SPLITS[key]
+
+
+def _draw_digest(key: str, corpus: Corpus) -> str:
+    """Name all that a draw depends on: settings, labels and columns, and the versions of what draws."""
+    versions = [importlib.metadata.version(package) for package in ("flwr-datasets", "numpy")]
+    facts = [None if known is None else known.tolist() for known in (corpus.labels, corpus.pairs, corpus.item)]
+    columns = {column: list(values) for column, values in corpus.columns.items()}
+    part = None if corpus.part is None else list(corpus.part)
+    return hashlib.sha256(json.dumps([DRAW_VERSION, versions, key, facts, columns, part], sort_keys=True).encode()).hexdigest()
+
+
+def _kept_splits(
+    name: str, task: TaskSettings, corpus: Corpus, test: Literal["shared", "own"], path: Path
+) -> dict[str, ClientSplit]:
+    """Return the splits that a manifest in the cache holds; where none is or it is damaged, draw them and try to keep them."""
+    with contextlib.suppress(PartitionError):
+        return read_manifest(path, name, tuple(client.name for client in task.clients), corpus)
+    splits = split_task(name, task, corpus, test)
+    with contextlib.suppress(OSError):
+        write_whole(path, json.dumps({"version": 1, "tasks": {name: task_manifest(corpus, splits)}}, ensure_ascii=False))
+    return splits
 
 
 def manifest(config: Configuration) -> dict[str, Any]:

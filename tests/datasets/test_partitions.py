@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedsocket_flwr.config import TaskSettings
+from fedsocket_flwr.datasets import partitions
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.datasets.partitions import manifest, split_task
@@ -336,3 +337,30 @@ def test_the_same_in_another_process(demo):
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "3"})
     assert other.stdout.strip() == str([task["checksum"] for task in manifest(demo)["tasks"].values()])
+
+
+# ------------------------------------------------------------------------------------------------------------------- cache
+def test_splits_are_kept_for_other_processes(toy, tmp_path, monkeypatch):
+    drawn = []
+    real = partitions.split_task
+    monkeypatch.setattr(partitions, "split_task", lambda *args: drawn.append(args[0]) or real(*args))
+
+    def fresh(config=toy, folder=tmp_path):
+        monkeypatch.setattr(partitions, "_SPLITS", {})
+        return partitions.task_splits(config, "shapes", folder)
+
+    first = fresh()
+    assert fresh() == first
+    assert drawn == ["shapes"]
+    (kept,) = tmp_path.iterdir()
+    for damaged in (kept.read_bytes()[:-40], b"", kept.read_bytes().replace(b'"test": [', b'"test": [149, ', 1)):
+        kept.write_bytes(damaged)
+        assert fresh() == first
+    assert drawn == ["shapes"] * 4
+    assert fresh() == first
+    assert drawn == ["shapes"] * 4
+    other = toy.tasks["shapes"].model_copy(update={"options": {"rows": 150, "classes": 3, "size": 8, "seed": 5}})
+    assert fresh(toy.model_copy(update={"tasks": toy.tasks | {"shapes": other}})) != first
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    assert fresh(folder=tmp_path / "file" / "cache") == first
