@@ -1,7 +1,7 @@
 """The FedSocket client (FedSocket v1, A.4-A.6).
 
-A round is Stage I (once), Stage II and Stage III: Private warms up on labels, learns from the frozen global Q, and then teaches the
-client's copy of Q, which goes back to the server.
+A round is Stage I (once), Stage II and Stage III: Private warms up on labels, learns from the frozen global Q, and then teaches
+the client's copy of Q, which goes back to the server.
 """
 
 import torch

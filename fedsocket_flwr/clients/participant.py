@@ -11,23 +11,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedsocket_flwr.clients.branches import (
+    BranchFacts,
+    load_branches,
+    load_module_arrays,
+    module_arrays,
+    named,
+    new_private,
+    new_q,
+    q_name,
+    under,
+)
 from fedsocket_flwr.clients.checkpoints import Checkpoints, Kept
 from fedsocket_flwr.config import Configuration, modality_key
 from fedsocket_flwr.datasets.corpus import ClientData, Split
-from fedsocket_flwr.errors import ContractError, DivergenceError, StoreError
+from fedsocket_flwr.errors import DivergenceError, StoreError
 from fedsocket_flwr.exchange.contract import Blocks, Broadcast, Membership, Update
 from fedsocket_flwr.learning.measuring import ClassificationMeasure, Measure, Measurement, RetrievalMeasure, measure
 from fedsocket_flwr.learning.objectives import ClassificationObjective, Objective, RetrievalObjective, Table
 from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
 from fedsocket_flwr.learning.teaching import Schedule, Stage
 from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, initial_predictor
-from fedsocket_flwr.models.private import ModelFacts
-from fedsocket_flwr.models.registry import build_private_model
 from fedsocket_flwr.runtime.store import ClientStore, Snapshot
 from fedsocket_flwr.seeds import derive_seed
 
@@ -70,6 +78,7 @@ class Participant(ABC):
     ) -> None:
         self.config = config
         self.data = data
+        self.facts = BranchFacts.of(data)
         self.store = store
         self.shape = shape
         self.device = device
@@ -86,7 +95,7 @@ class Participant(ABC):
             task=self.data.task,
             modalities=self.data.modalities,
             examples=self.data.train.examples,
-            class_counts=self.data.class_counts(),
+            class_counts=self.facts.class_counts,
         )
 
     # --- the phases -------------------------------------------------------------------------------------------------------------
@@ -119,15 +128,16 @@ class Participant(ABC):
             state = self._load(broadcast)
             measured = self._measure_dev(state, broadcast.round)
             last = Kept(broadcast.round, state.version, 0.0, measured.choice or self._how(self.data.dev).default_choice())
-            branches = (*(("private",) if state.version else ()), *(("q",) if state.q else ()))
+            branches = (*(("private",) if self._trained(state) else ()), *(("q",) if state.q else ()))
             endpoints = (*branches, *(("joint",) if len(branches) == 2 else ()))
             if state.q is not None:
-                self.store.save_blocks(_q_name(broadcast.round), module_arrays(state.q))
+                self.store.save_blocks(q_name(broadcast.round), module_arrays(state.q))
             frozen = {
                 "best": state.checkpoints.or_last(last, endpoints).to_notes(),
                 "last": Checkpoints({}).or_last(last, endpoints).to_notes(),
             }
             self.store.write_note("closing", frozen)
+            self.store.write_note("facts", self.facts.to_notes())
         return self._update(broadcast, state.version, {}, _dev_metrics(measured))
 
     def test(self, broadcast: Broadcast) -> Update:
@@ -163,47 +173,39 @@ class Participant(ABC):
     def _dev(self) -> Objective:
         return self.objective(self.data.dev)
 
+    def _trained(self, state: State) -> bool:
+        """Say whether there is a Private to speak of: a client that never trained has a Q only."""
+        return state.version > 0 and self.data.train.examples > 0
+
     def _how(self, split: Split) -> Measure:
         if self.data.kind == "retrieval":
             return RetrievalMeasure(split, self.config.evaluation)
-        return ClassificationMeasure(self.data, split, self.config.evaluation)
+        return ClassificationMeasure(split, self.facts.class_counts, self.config.evaluation)
 
     def _measure_dev(self, state: State, model_round: int) -> Measurement:
         """Measure the model of a round on DEV, and keep it where it is the best so far."""
         if model_round == 0 or self.data.dev.examples == 0:
             return Measurement({}, {})
         how = self._how(self.data.dev)
-        private = self._dev.private_table(state.private) if state.version else None
+        private = self._dev.private_table(state.private) if self._trained(state) else None
         q = self._dev.q_table(state.q) if state.q else None
         measured = measure(how, private, q)
         state.checkpoints = state.checkpoints.after(measured, how, model_round, state.version)
         if state.q is not None and model_round in state.checkpoints.q_rounds():
-            self.store.save_blocks(_q_name(model_round), module_arrays(state.q))
+            self.store.save_blocks(q_name(model_round), module_arrays(state.q))
         return measured
 
     def _measure_kept(self, endpoint: str, kept: Kept) -> dict[str, float]:
         """Return one endpoint's TEST metrics at the round that was kept for it; none where there is no TEST."""
         if self.data.test.examples == 0:
             return {}
-        private, q = self.kept_branches(endpoint, kept)
+        private, q = load_branches(self.config, self.facts, self.store, endpoint, kept, self.device)
         objective = self.objective(self.data.test)
         tables: tuple[Table | None, Table | None] = (
             objective.private_table(private) if private else None,
             objective.q_table(q) if q else None,
         )
         return dict(measure(self._how(self.data.test), *tables, choice=kept.choice).endpoints[endpoint])
-
-    def kept_branches(self, endpoint: str, kept: Kept) -> tuple[nn.Module | None, SharedPredictor | None]:
-        """Return the Private and the Q that a kept endpoint consists of."""
-        private = q = None
-        if endpoint != "q":
-            private = self._new_private()
-            load_module_arrays(private, _under("private", self.store.load(kept.version).arrays))
-        if endpoint != "private":
-            q = self._new_q()
-            assert q is not None
-            load_module_arrays(q, self.store.load_blocks(_q_name(kept.round)))
-        return private, q
 
     # --- state ------------------------------------------------------------------------------------------------------------------
 
@@ -216,30 +218,12 @@ class Participant(ABC):
         generator = torch.Generator().manual_seed(self.seed(f"batches of {stage}", server_round))
         return Schedule(stage, epochs, self.settings.batch_size, generator)
 
-    def _new_private(self) -> nn.Module:
-        model = self.config.client(self.data.client)[1]
-        facts = ModelFacts(
-            kind=self.data.kind,
-            classes=len(self.data.classes),
-            input_shapes={m: tuple(values.shape[1:]) for m, values in self.data.train.inputs.items()},
-            text_buckets=self.config.tasks[self.data.task].text_buckets,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed("private model", 0))
-            return build_private_model(model.model, model.arguments, facts).to(self.device)
-
-    def _new_q(self) -> SharedPredictor | None:
-        if self.shape is None:
-            return None
-        q = SharedPredictor(self.shape.restricted_to(self.data.task, self.data.modalities))
-        if self.config.predictor.gate == "fixed":
-            q.fix_gates()
-        return q.to(self.device)
-
     def _load(self, broadcast: Broadcast) -> State:
         """Return the state at the version that the server last saw, with the Q that arrived."""
         version = broadcast.base_version
-        private, fusion_gate, q = self._new_private(), nn.Parameter(torch.zeros((), device=self.device)), self._new_q()
+        private = new_private(self.config, self.facts, self.device)
+        fusion_gate = nn.Parameter(torch.zeros((), device=self.device))
+        q = new_q(self.config, self.facts, self.device) if self.shape else None
         optimiser = build_optimiser(self.settings, private.parameters(), [fusion_gate])
         q_optimiser = build_optimiser(self.config.training.q, q.parameters()) if q else None
         checkpoints = Checkpoints({})
@@ -247,14 +231,14 @@ class Participant(ABC):
         if version:
             snapshot = self.store.load(version)
             checkpoints = Checkpoints.from_notes(snapshot.notes["checkpoints"])
-            load_module_arrays(private, _under("private", snapshot.arrays))
+            load_module_arrays(private, under("private", snapshot.arrays))
             with torch.no_grad():
                 fusion_gate.copy_(torch.tensor(snapshot.arrays["fusion_gate"]))
             if self.config.training.private_optimiser == "keep":
-                load_optimiser_arrays(optimiser, _under("optimiser", snapshot.arrays))
+                load_optimiser_arrays(optimiser, under("optimiser", snapshot.arrays))
             if q_optimiser and self.config.training.q_optimiser == "keep":
-                load_optimiser_arrays(q_optimiser, _under("q_optimiser", snapshot.arrays))
-            blocks = blocks or _under("q", snapshot.arrays)
+                load_optimiser_arrays(q_optimiser, under("q_optimiser", snapshot.arrays))
+            blocks = blocks or under("q", snapshot.arrays)
         if q is not None:
             assert self.shape is not None
             load_module_arrays(q, blocks or module_arrays(initial_predictor(self.shape, self.config.run.seed)))
@@ -263,22 +247,22 @@ class Participant(ABC):
     def _save(self, state: State, broadcast: Broadcast) -> None:
         """Keep the state as the version of this round; what neither it nor the former version needs is removed."""
         arrays: dict[str, Array] = {
-            **_named("private", module_arrays(state.private)),
+            **named("private", module_arrays(state.private)),
             "fusion_gate": state.fusion_gate.detach().cpu().numpy(),
         }
         if self.config.training.private_optimiser == "keep":
-            arrays |= _named("optimiser", optimiser_arrays(state.optimiser))
+            arrays |= named("optimiser", optimiser_arrays(state.optimiser))
         if state.q_optimiser and self.config.training.q_optimiser == "keep":
-            arrays |= _named("q_optimiser", optimiser_arrays(state.q_optimiser))
+            arrays |= named("q_optimiser", optimiser_arrays(state.q_optimiser))
         if state.q and not broadcast.blocks:
-            arrays |= _named("q", module_arrays(state.q))
+            arrays |= named("q", module_arrays(state.q))
         former = Checkpoints({})
         if broadcast.base_version:
             former = Checkpoints.from_notes(self.store.load(broadcast.base_version).notes["checkpoints"])
         snapshot = Snapshot(arrays, {"checkpoints": state.checkpoints.to_notes()})
         needed = state.checkpoints.versions() | former.versions() | {broadcast.base_version}
         self.store.save(broadcast.round, snapshot, keep=needed)
-        self.store.remove_blocks(keep={_q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
+        self.store.remove_blocks(keep={q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
 
     def _update(self, broadcast: Broadcast, version: int, blocks: Blocks, metrics: Mapping[str, float]) -> Update:
         return Update(
@@ -287,43 +271,10 @@ class Participant(ABC):
             version=version,
             blocks=blocks,
             examples=self.data.train.examples,
-            class_counts=self.data.class_counts(),
+            class_counts=self.facts.class_counts,
             metrics=metrics,
         )
 
 
-def module_arrays(module: nn.Module) -> dict[str, Array]:
-    """Return parameters and buffers as arrays on the CPU, copied, so that later training leaves them alone."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
-
-
-def load_module_arrays(module: nn.Module, arrays: Blocks) -> None:
-    """Load parameters and buffers by name; further arrays are another client's and left alone.
-
-    Raises
-    ------
-    ContractError
-        A name is missing or a shape differs: these are the weights of another architecture.
-    """
-    state = module.state_dict()
-    for name, tensor in state.items():
-        if name not in arrays or tuple(arrays[name].shape) != tuple(tensor.shape):
-            found = f"shape {tuple(arrays[name].shape)}" if name in arrays else "nothing"
-            raise ContractError(f"weights of another architecture: {name!r} has {found}, expected shape {tuple(tensor.shape)}")
-    module.load_state_dict({name: torch.tensor(np.asarray(arrays[name])) for name in state})
-
-
 def _dev_metrics(measured: Measurement) -> dict[str, float]:
     return {f"dev.{name}": value for name, value in measured.flat().items()}
-
-
-def _q_name(model_round: int) -> str:
-    return f"q-{model_round:05d}"
-
-
-def _named(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {f"{prefix}/{name}": array for name, array in arrays.items()}
-
-
-def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

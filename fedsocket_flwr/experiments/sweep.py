@@ -13,6 +13,7 @@ from fedsocket_flwr.experiments.comparison_figures import write_figures
 from fedsocket_flwr.experiments.comparison_tables import write_tables
 from fedsocket_flwr.experiments.sweep_file import FIGURES, SUPERSEDED, Member, SweepPlan, read_sweep
 from fedsocket_flwr.plain_files import write_whole
+from fedsocket_flwr.runtime.run_files import CHECKPOINT
 
 Runner = Callable[[Configuration, Path], None]
 DEFAULT_FOLDER = Path("runs")
@@ -62,7 +63,7 @@ def run_sweep(path: Path, out: Path | None, runner: Runner, fail_fast: bool = Fa
     out
         The sweep's folder; None stands for ``runs/NAME``.
     runner
-        Runs one configuration in one folder, which either is not there yet or holds a ``checkpoint.json`` of the same
+        Runs one configuration in one folder, which either is not there yet or holds a ``q.safetensors`` of the same
         configuration that the run is to continue from.
     fail_fast
         Start no further member after the first failure.
@@ -132,7 +133,7 @@ def _run_member(out: Path, member: Member, runner: Runner) -> str | None:
     folder = out / member.name
     digest = member.configuration.digest()
     try:
-        resumable = (folder / "checkpoint.json").exists() and stored_digest(folder) == digest
+        resumable = (folder / CHECKPOINT).exists() and stored_digest(folder) == digest
         if folder.exists() and not resumable:
             _set_aside(out, folder)
         folder.parent.mkdir(parents=True, exist_ok=True)

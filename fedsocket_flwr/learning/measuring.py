@@ -1,6 +1,6 @@
 """A client's three endpoints measured on DEV or TEST: Private, Q and their Joint (FedSocket v1, A.8)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsocket_flwr.config import EvaluationSettings
-from fedsocket_flwr.datasets.corpus import ClientData, Split
+from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.evaluation.metrics import classification_metrics
 from fedsocket_flwr.evaluation.retrieval import retrieval_metrics
 from fedsocket_flwr.learning.calibration import choose_mixtures, choose_rho, class_weights, joint_probabilities, mix_scores
@@ -59,9 +59,9 @@ class Measure(Protocol):
 class ClassificationMeasure:
     """Accuracy and macro F1 of probabilities; Joint weighs Q by class (Eq. 21)."""
 
-    def __init__(self, data: ClientData, split: Split, settings: EvaluationSettings) -> None:
+    def __init__(self, split: Split, class_counts: Sequence[int], settings: EvaluationSettings) -> None:
         self._labels = np.asarray(split.labels)
-        self._counts = np.array(data.class_counts())
+        self._counts = np.array(class_counts)
         self._rhos = settings.rhos
 
     def default_choice(self) -> Choice:

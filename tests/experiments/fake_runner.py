@@ -39,7 +39,7 @@ class FakeRunner:
         name = f"{folder.parent.name}/{folder.name}"
         self.ran.append(name)
         if folder.exists():
-            assert (folder / "checkpoint.json").exists()
+            assert (folder / "q.safetensors").exists()
             self.resumed.append(name)
         folder.mkdir(exist_ok=True)
         write_configuration(config, folder / "config.yaml")

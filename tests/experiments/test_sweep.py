@@ -98,7 +98,7 @@ def test_a_member_whose_summary_is_not_whole_is_resumed_from_its_checkpoint(tmp_
     sweep(tmp_path, FakeRunner(), seeds=[1])
     folder = tmp_path / "out/full/1"
     (folder / "summary.json").write_text(content, "utf-8")
-    (folder / "checkpoint.json").write_text("{}", "utf-8")
+    (folder / "q.safetensors").write_text("{}", "utf-8")
     runner = FakeRunner()
     result = sweep(tmp_path, runner, seeds=[1])
     assert (runner.ran, runner.resumed, result.kept) == (["full/1"], ["full/1"], ("label_q/1",))
@@ -108,7 +108,7 @@ def test_a_member_whose_summary_is_not_whole_is_resumed_from_its_checkpoint(tmp_
 def test_a_member_of_another_configuration_is_set_aside_and_run_anew(tmp_path: Path, checkpoint: bool) -> None:
     sweep(tmp_path, FakeRunner(), seeds=[1])
     if checkpoint:
-        (tmp_path / "out/label_q/1/checkpoint.json").write_text("{}", "utf-8")
+        (tmp_path / "out/label_q/1/q.safetensors").write_text("{}", "utf-8")
     old = (tmp_path / "out/label_q/1/summary.json").read_bytes()
     changed = {**ARMS, "label_q": {"training.teaching.distil_q": 0.1}}
     runner = FakeRunner(lambda config: config.training.teaching.distil_q == 0.1)

@@ -1,0 +1,167 @@
+"""Deploying what was trained: Private, Q or Joint of a client as an object that takes raw inputs.
+
+Interface, checkpoint and calibration are inside; the client's data are not needed.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsocket_flwr.clients.branches import BranchFacts, load_branches
+from fedsocket_flwr.clients.checkpoints import Checkpoints
+from fedsocket_flwr.datasets.corpus import ClientData, Raw, Split
+from fedsocket_flwr.datasets.inputs import private_inputs
+from fedsocket_flwr.datasets.interfaces import build_interface
+from fedsocket_flwr.errors import ConfigurationError, MeasurementError, RunError
+from fedsocket_flwr.learning.measuring import ClassificationMeasure, RetrievalMeasure
+from fedsocket_flwr.learning.objectives import ClassificationObjective, Objective, RetrievalObjective
+from fedsocket_flwr.run_preparation import read_run_configuration
+from fedsocket_flwr.runtime.device import limited_threads
+from fedsocket_flwr.runtime.run_files import read_identity
+from fedsocket_flwr.runtime.store import ClientStore, state_directory
+
+Array = NDArray[Any]
+Endpoint = Literal["private", "q", "joint"]
+Moment = Literal["best", "last"]
+
+
+def load_predictor(
+    run_folder: Path | str, client: str, endpoint: Endpoint = "joint", moment: Moment = "best", state: Path | None = None
+) -> "Predictor":
+    """Return one endpoint of a finished run's client.
+
+    Parameters
+    ----------
+    run_folder
+        The folder of the run; it may have been moved.
+    client, endpoint
+        Whose predictor, and which.
+    moment
+        ``best``: the round that the client's DEV chose for this endpoint. ``last``: the last round.
+    state
+        The state directory; None is where this machine keeps it.
+
+    Raises
+    ------
+    RunError
+        The run is not finished, or the client has no such endpoint.
+    StoreError
+        The client's private state is not on this machine.
+    """
+    folder = Path(run_folder)
+    config = read_run_configuration(folder)
+    config.client(client)
+    store = ClientStore(state_directory({}) if state is None else state, str(read_identity(folder)["run"]), client)
+    frozen, notes = store.read_note("closing"), store.read_note("facts")
+    if frozen is None or notes is None:
+        raise RunError(
+            f"client {client!r} of {folder} has frozen no choices on this machine: the run is not finished, or ran elsewhere"
+        )
+    kept = Checkpoints.from_notes(frozen[moment]).kept
+    if endpoint not in kept:
+        raise RunError(f"client {client!r} has no endpoint {endpoint!r}; it has {', '.join(kept) or 'none'}")
+    facts = BranchFacts.from_notes(notes)
+    private, q = load_branches(config, facts, store, endpoint, kept[endpoint], torch.device("cpu"))
+    return Predictor(config, facts, endpoint, kept[endpoint].choice, private, q)
+
+
+class Predictor:
+    """One endpoint of one client; made by :func:`load_predictor`.
+
+    Attributes
+    ----------
+    facts
+        The client's task, modalities and classes.
+    endpoint
+        ``private``, ``q`` or ``joint``.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        facts: BranchFacts,
+        endpoint: Endpoint,
+        choice: Mapping[str, float],
+        private: Any,
+        q: Any,
+    ) -> None:
+        self.facts = facts
+        self.endpoint = endpoint
+        self._config = config
+        self._task = config.tasks[facts.task]
+        self._choice = choice
+        self._private = private
+        self._q = q
+        self._interfaces = {m: build_interface(config.interfaces[m]) for m in facts.modalities} if q is not None else {}
+
+    def probabilities(self, raw: Mapping[str, Raw]) -> Array:
+        """Return class probabilities (N, C) of raw rows; Joint's class-wise mixture is normalised to sum to one."""
+        if self.facts.kind != "classification":
+            raise ConfigurationError(f"client {self.facts.client!r} retrieves; call `scores` with images and texts")
+        scores = self._scores(self._split(raw))
+        normalised: Array = scores / scores.sum(axis=1, keepdims=True)
+        return normalised
+
+    def classes(self, raw: Mapping[str, Raw]) -> list[str]:
+        """Return the name of the most probable class of each raw row."""
+        return [self.facts.classes[index] for index in self._scores(self._split(raw)).argmax(axis=1)]
+
+    def scores(self, images: Raw, texts: Raw) -> dict[str, Array]:
+        """Return the scores (images, texts) of each direction of retrieval, ``i2t`` and ``t2i``."""
+        if self.facts.kind != "retrieval":
+            raise ConfigurationError(f"client {self.facts.client!r} classifies; call `probabilities`")
+        found = self._scores(self._split({"image": images, "text": texts}))
+        return dict(found) if isinstance(found, Mapping) else {"i2t": found, "t2i": found}
+
+    def rank_texts(self, images: Raw, texts: Raw) -> Array:
+        """Return for each image the indices of the texts, best first."""
+        order: Array = np.argsort(-self.scores(images, texts)["i2t"], axis=1, kind="stable")
+        return order
+
+    def rank_images(self, images: Raw, texts: Raw) -> Array:
+        """Return for each text the indices of the images, best first."""
+        order: Array = np.argsort(-self.scores(images, texts)["t2i"].T, axis=1, kind="stable")
+        return order
+
+    def _split(self, raw: Mapping[str, Raw]) -> Split:
+        missing = [modality for modality in self.facts.modalities if modality not in raw]
+        if missing:
+            raise MeasurementError(
+                f"client {self.facts.client!r} reads {', '.join(self.facts.modalities)}; missing: {missing[0]}"
+            )
+        held = {modality: raw[modality] for modality in self.facts.modalities}
+        inputs = {modality: private_inputs(modality, rows, self._task) for modality, rows in held.items()}
+        for modality, rows in inputs.items():
+            expected = self.facts.input_shapes[modality]
+            if tuple(rows.shape[1:]) != expected:
+                raise MeasurementError(
+                    f"{modality} inputs have shape {tuple(rows.shape[1:])}, the model was trained on {expected}"
+                )
+        features = {modality: self._interfaces[modality](rows) for modality, rows in held.items()} if self._interfaces else {}
+        if self.facts.kind == "retrieval":
+            # No pair is known; what is measured is every image against every text.
+            return Split(inputs, features, pairs=np.zeros((0, 2), dtype=np.int64))
+        return Split(inputs, features, labels=np.zeros(len(next(iter(held.values()))), dtype=np.int64))
+
+    def _scores(self, split: Split) -> Any:
+        empty = Split({}, {})
+        facts, teaching, cpu = self.facts, self._config.training.teaching, torch.device("cpu")
+        data = ClientData(facts.client, facts.task, facts.kind, facts.modalities, facts.classes, empty, empty, empty)
+        objective: Objective
+        how: ClassificationMeasure | RetrievalMeasure
+        if facts.kind == "retrieval":
+            objective = RetrievalObjective(data, split, cpu, teaching.retrieval_fusion_gate)
+            how = RetrievalMeasure(split, self._config.evaluation)
+        else:
+            objective = ClassificationObjective(data, split, cpu, teaching.label_smoothing, teaching.temperature)
+            how = ClassificationMeasure(split, facts.class_counts, self._config.evaluation)
+        with limited_threads(self._config.resources.threads):
+            private = how.branch(objective.private_table(self._private)) if self._private is not None else None
+            q = how.branch(objective.q_table(self._q)) if self._q is not None else None
+        if private is None or q is None:
+            return private if q is None else q
+        return how.joint(private, q, self._choice)
