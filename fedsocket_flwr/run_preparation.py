@@ -4,8 +4,10 @@ from pathlib import Path
 
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
+from fedsocket_flwr.datasets.catalogue import read_corpus
+from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.partitions import manifest
-from fedsocket_flwr.errors import RunError
+from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.methods import find_method, shared_shape
 from fedsocket_flwr.plain_files import dump_json, write_whole
 from fedsocket_flwr.provenance import environment
@@ -27,6 +29,7 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
     find_method(config.run.method)
     require_devices(config.resources)
     splits = manifest(config)
+    require_private_models(config)
     parameters = q_parameters(config)
     folder = claim_folder(out, config)
     write_configuration(config, folder / CONFIGURATION)
@@ -62,6 +65,25 @@ def prepare_resume(folder: Path, rounds: int | None) -> bool:
         # What was measured at the end belonged to the shorter run.
         (folder / "test.json").unlink(missing_ok=True)
     return not (folder / "test.json").exists()
+
+
+def require_private_models(config: Configuration) -> None:
+    """Build every client's private model once, or raise :class:`ConfigurationError` naming the client and what is wrong."""
+    import torch
+
+    from fedsocket_flwr.models.private import ModelFacts
+    from fedsocket_flwr.models.registry import build_private_model
+
+    for name, client in config.clients():
+        task = config.tasks[name]
+        corpus = read_corpus(task)
+        shapes = {m: tuple(private_inputs(m, corpus.raw[m][:1], task).shape[1:]) for m in task.modalities}
+        facts = ModelFacts(task.kind, len(corpus.classes), shapes, task.text_buckets)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                build_private_model(client.model, client.arguments, facts)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"tasks.{name}, client {client.name!r}: {error}") from error
 
 
 def run_facts(folder: Path) -> RunFacts:
