@@ -42,7 +42,9 @@ class DatasetEntry:
     checksums
         What is checked -> SHA-256 of its content.
     locate
-        Import string of the function that finds the data's file or folder; None for data that are computed.
+        Import string of the function that finds the data's file or folder; None for data that are computed or given by ``path``.
+    needs_path
+        Whether a task must say where the data are.
     """
 
     name: str
@@ -56,6 +58,7 @@ class DatasetEntry:
     size: str
     checksums: Mapping[str, str] = field(default_factory=dict)
     locate: str | None = None
+    needs_path: bool = False
 
 
 def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], function: str) -> DatasetEntry:
@@ -69,6 +72,23 @@ def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tu
         source="computed from a seed",
         how_to_get="nothing to get",
         size="as the options say",
+    )
+
+
+def _own(
+    name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], reader: str, source: str
+) -> DatasetEntry:
+    return DatasetEntry(
+        name=name,
+        kind=kind,
+        modalities=modalities,
+        reader=f"{ROOM}.{reader}",
+        classes=None,
+        licence="yours",
+        source=source,
+        how_to_get="give the task's `path`",
+        size="your own",
+        needs_path=True,
     )
 
 
@@ -116,6 +136,9 @@ _ROWS = (
     _toy("toy_texts", "classification", ("text",), "read_texts"),
     _toy("toy_vectors", "classification", ("audio", "video"), "read_vectors"),
     _toy("toy_pairs", "retrieval", ("image", "text"), "read_pairs"),
+    _own("table", "classification", ("any",), "table:read", "a .csv file of texts or an .npz file of arrays"),
+    _own("image_folder", "classification", ("image",), "image_folder:read_classes", "one folder a class"),
+    _own("image_captions", "retrieval", ("image", "text"), "image_folder:read_captions", "a folder of pictures and captions.csv"),
 )
 CATALOGUE: dict[str, DatasetEntry] = {row.name: row for row in _ROWS}
 _CORPORA: dict[str, Corpus] = {}
@@ -206,7 +229,7 @@ def availability() -> list[dict[str, str]]:
     """Return one row a data set: what it is, and whether it is on this machine or how to get it."""
     rows = []
     for row in CATALOGUE.values():
-        state = "present"
+        state = "needs `path`" if row.needs_path else "present"
         if row.locate is not None:
             try:
                 found: Path = resolve(row.locate)(None)
@@ -237,5 +260,5 @@ def prepare(name: str, path: str | None = None) -> dict[str, str]:
         counts |= {f"class {label}": str(n) for label, n in zip(corpus.classes, histogram, strict=True)}
     if corpus.item is not None:
         counts |= {"pairs": str(len(corpus.item)), "items": str(len(np.unique(corpus.item)))}
-    where = "computed" if row.locate is None else str(resolve(row.locate)(path))
+    where = str(resolve(row.locate)(path)) if row.locate is not None else path or "computed"
     return {"name": name, "where": where, **counts, "checksums": "as published" if row.checksums else "none published"}

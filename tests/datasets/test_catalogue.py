@@ -16,6 +16,8 @@ def test_an_unknown_name_gets_the_nearest():
 
 def test_rows_of_the_catalogue_are_true(make_task):
     for name, row in CATALOGUE.items():
+        if row.needs_path:
+            continue
         corpus = catalogue.resolve(row.reader)(None, {})
         assert (corpus.name, corpus.kind, tuple(sorted(corpus.raw))) == (name, row.kind, row.modalities)
         assert row.classes is None or row.classes == corpus.classes
@@ -88,3 +90,12 @@ IMAGES = np.zeros((3, 2, 2), np.uint8)
 def test_a_reader_that_returns_nonsense(corpus, message):
     with pytest.raises(DataError, match=message):
         checked(corpus)
+
+
+def test_data_of_ones_own_need_a_path(make_task):
+    rows = {row["name"]: row for row in availability()}
+    for name, row in CATALOGUE.items():
+        if row.needs_path:
+            assert rows[name]["state"] == "needs `path`"
+            with pytest.raises(ConfigurationError, match=f"data set '{name}' needs `path`"):
+                prepare(name)
