@@ -21,8 +21,9 @@ WIDTH = 9.0
 DOTS_PER_INCH = 140
 # Okabe and Ito's palette, which readers with any colour vision tell apart; endpoints and tasks share no colour.
 ENDPOINT_COLOURS = {"private": "#0072B2", "q": "#E69F00", "joint": "#009E73"}
+ENDPOINT_TEXT_COLOURS = {"private": "white", "q": "black", "joint": "white"}
 # The first is drawn first: where lines coincide, the wider one shows on both sides of the narrower one.
-ENDPOINT_WIDTHS = {"private": 3.6, "q": 2.6, "joint": 1.6}
+ENDPOINT_WIDTHS = {"private": 2.9, "q": 2.3, "joint": 1.7}
 ENDPOINT_MARKERS = {"private": "o", "q": "s", "joint": "D"}
 TASK_COLOURS = ("#CC79A7", "#3A3A3A", "#D55E00", "#56B4E9", "#7A4FA3", "#8C6D1F")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")

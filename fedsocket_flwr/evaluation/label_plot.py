@@ -46,7 +46,7 @@ def label_distribution(clients: Sequence[ClientFacts], classes: Mapping[str, Seq
         colour = TASK_COLOURS[place % len(TASK_COLOURS)]
         dots = figure.add_subplot(grid[place, 0])
         bars = figure.add_subplot(grid[place, 1], sharey=dots)
-        _dots(dots, own, labels(list(classes.get(task, ())), longest=12), colour)
+        _dots(dots, own, labels(list(classes.get(task, ())), longest=16), colour)
         _bars(bars, own, most, colour)
         largest = max((max(client.class_counts, default=0) for client in own), default=0)
         dots.set_title(titles[place] + (f"  (largest dot: {largest:,} rows)" if largest else ""))
@@ -85,7 +85,7 @@ def _class_axis(axes: Axes, number: int, classes: Sequence[str]) -> None:
     step = math.ceil(number / MOST_NAMED_CLASSES)
     places = list(range(0, number, step))
     names = [classes[place] if place < len(classes) else str(place) for place in places]
-    crowded = max(map(len, names)) * len(names) > 62
+    crowded = (max(map(len, names)) + 1) * len(names) > 72
     axes.set_xticks(places, names, rotation=35 if crowded else 0, ha="right" if crowded else "center", rotation_mode="anchor")
     axes.set_xlim(-0.6, number - 0.4)
 

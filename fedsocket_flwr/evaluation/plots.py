@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,6 +15,7 @@ from matplotlib.patches import Patch
 from fedsocket_flwr.evaluation.drawing import (
     ENDPOINT_COLOURS,
     ENDPOINT_MARKERS,
+    ENDPOINT_TEXT_COLOURS,
     ENDPOINT_WIDTHS,
     drawn,
     grid_of_axes,
@@ -31,7 +33,19 @@ from fedsocket_flwr.evaluation.summary import endpoint_means
 from fedsocket_flwr.metric_names import ENDPOINT_LABELS, ENDPOINTS, headline_metrics, metric_label
 
 BARS_PER_ROW = 6
-FEW_CLIENTS = 12
+CLIENT_DOT: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "o",
+    "markersize": 3.5,
+    "color": "#222222",
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.7,
+}
+# Of more clients than this, a figure shows the spread instead of each one.
+MOST_SHOWN_CLIENTS = 30
+MIDDLE = (0.1, 0.9)
+MIDDLE_LABEL = "middle 80 % of clients"
+MARKER_SIZE = 4.5
 
 
 class Picture(NamedTuple):
@@ -47,10 +61,14 @@ def run_pictures(run: RunRecord, history: History) -> list[Picture]:
     tested = run.test is not None
     bars = "TEST at each endpoint's best DEV round" if tested else "DEV of the last model that was measured"
     drawings: tuple[tuple[str, str, Callable[[], Figure | None]], ...] = (
-        ("endpoints.png", f"Private, Q and Joint per task: {bars}. Dots are clients.", lambda: endpoint_bars(run, history)),
+        (
+            "endpoints.png",
+            f"Private, Q and Joint per task: {bars}. Dots are clients (a line: the middle 80 % of many).",
+            lambda: endpoint_bars(run, history),
+        ),
         (
             "dev_curves.png",
-            "DEV over the rounds: mean over a task's clients (thick) and each client (thin).",
+            "DEV over the rounds: mean over a task's clients (thick), and the clients (thin, or a band where they are many).",
             lambda: dev_curves(run.tasks, history.history),
         ),
         (
@@ -87,7 +105,20 @@ def _titles(panels: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def dev_curves(tasks: Sequence[str], history: pd.DataFrame) -> Figure | None:
-    """Draw DEV over the rounds of the model: a panel a task and headline metric, thick the mean, thin each client."""
+    """Draw DEV over the rounds of the model: a panel a task and headline metric, thick the mean, thin each client.
+
+    Parameters
+    ----------
+    tasks
+        Task names, in their order.
+    history
+        The frame of :class:`history.History`.
+
+    Returns
+    -------
+    Figure or None
+        None where nothing was measured.
+    """
     panels = _headlines(history, tasks)
     if not panels:
         return None
@@ -100,33 +131,36 @@ def dev_curves(tasks: Sequence[str], history: pd.DataFrame) -> Figure | None:
         axes.set_title(title)
         axes.set_ylabel("DEV, %")
         rounds_axis(axes)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=ENDPOINT_COLOURS[endpoint],
-            marker=ENDPOINT_MARKERS[endpoint],
-            linewidth=ENDPOINT_WIDTHS[endpoint],
-            markersize=3 + ENDPOINT_WIDTHS[endpoint],
-            label=ENDPOINT_LABELS[endpoint],
-        )
-        for endpoint in ENDPOINTS
-    ]
-    thin = Line2D([], [], color="#777777", linewidth=0.8, alpha=0.7, label="each client")
-    figure.legend(handles=[*handles, thin], loc="outside upper center", ncols=4)
+    _curve_legend(figure, history[history.client.notna()].groupby("task").client.nunique().tolist())
     return figure
+
+
+def _curve_legend(figure: Figure, clients: Sequence[int]) -> None:
+    """Explain the lines; ``clients`` are the numbers of clients that were measured, one a task."""
+    handles: list[Artist] = []
+    for endpoint in ENDPOINTS:
+        line = Line2D([], [], linewidth=ENDPOINT_WIDTHS[endpoint], marker=ENDPOINT_MARKERS[endpoint], markersize=MARKER_SIZE)
+        line.set(color=ENDPOINT_COLOURS[endpoint], label=ENDPOINT_LABELS[endpoint])
+        handles.append(line)
+    if any(number <= MOST_SHOWN_CLIENTS for number in clients):
+        handles.append(Line2D([], [], color="#777777", linewidth=0.8, alpha=0.7, label="each client"))
+    if any(number > MOST_SHOWN_CLIENTS for number in clients):
+        handles.append(Patch(color="#777777", alpha=0.3, linewidth=0, label=MIDDLE_LABEL))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
 
 
 def _curve(axes: Axes, found: pd.DataFrame, endpoint: str) -> None:
     colour = ENDPOINT_COLOURS[endpoint]
-    clients = found[found.client.notna()].groupby("client", sort=True)
-    faint = min(0.35, 3 / max(1, clients.ngroups))
-    for _, client in clients:
-        axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=faint)
+    own = found[found.client.notna()]
+    if own.client.nunique() > MOST_SHOWN_CLIENTS:
+        low, high = (100 * own.groupby("round").value.quantile(share) for share in MIDDLE)
+        axes.fill_between(low.index, low, high, color=colour, alpha=0.2, linewidth=0)
+    else:
+        for _, client in own.groupby("client", sort=True):
+            axes.plot(client["round"], 100 * client.value, color=colour, linewidth=0.8, alpha=0.35)
     mean = found[found.client.isna()]
-    marker = ENDPOINT_MARKERS[endpoint]
-    width = ENDPOINT_WIDTHS[endpoint]
-    axes.plot(mean["round"], 100 * mean.value, color=colour, linewidth=width, marker=marker, markersize=3 + width, zorder=3)
+    (line,) = axes.plot(mean["round"], 100 * mean.value, color=colour, zorder=3)
+    line.set(linewidth=ENDPOINT_WIDTHS[endpoint], marker=ENDPOINT_MARKERS[endpoint], markersize=MARKER_SIZE)
 
 
 class _Bar(NamedTuple):
@@ -149,11 +183,13 @@ def endpoint_bars(run: RunRecord, history: History) -> Figure | None:
         shown = slice(row * per_row, (row + 1) * per_row)
         _bar_row(axes, panels[shown], titles[shown], values, per_row)
         axes.set_ylabel("TEST, %" if run.test is not None else "DEV, %")
-    handles = [Patch(color=ENDPOINT_COLOURS[endpoint], label=ENDPOINT_LABELS[endpoint]) for endpoint in ENDPOINTS]
-    client = Line2D(
-        [], [], color="#222222", marker="o", markersize=3.5, linestyle="", markerfacecolor="white", label="each client"
-    )
-    figure.legend(handles=[*handles, client], loc="outside upper center", ncols=4)
+    handles: list[Artist] = [Patch(color=ENDPOINT_COLOURS[endpoint], label=ENDPOINT_LABELS[endpoint]) for endpoint in ENDPOINTS]
+    numbers = [len(bar.clients) for bar in values.values()]
+    if any(number <= MOST_SHOWN_CLIENTS for number in numbers):
+        handles.append(Line2D([], [], label="each client", **CLIENT_DOT))
+    if any(number > MOST_SHOWN_CLIENTS for number in numbers):
+        handles.append(Line2D([], [], color="#222222", linewidth=1.6, label=MIDDLE_LABEL))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
 
@@ -161,33 +197,49 @@ def _bar_row(
     axes: Axes, panels: list[tuple[str, str]], titles: list[str], values: Mapping[tuple[str, str, str], _Bar], places: int
 ) -> None:
     width = 0.27
-    for place, (task, metric) in enumerate(panels):
-        for offset, endpoint in zip((-width, 0.0, width), ENDPOINTS, strict=True):
-            bar = values.get((task, metric, endpoint))
-            if bar is None:
-                continue
-            axes.bar(place + offset, 100 * bar.mean, width * 0.94, color=ENDPOINT_COLOURS[endpoint])
-            spread = np.linspace(-0.3, 0.3, len(bar.clients)) * width if len(bar.clients) > 1 else np.zeros(1)
-            axes.plot(
-                place + offset + spread[: len(bar.clients)],
-                [100 * value for value in bar.clients],
-                linestyle="",
-                marker="o",
-                markersize=3.5 if len(bar.clients) <= FEW_CLIENTS else 2,
-                color="#222222",
-                markerfacecolor="white",
-                markeredgewidth=0.7 if len(bar.clients) <= FEW_CLIENTS else 0.4,
-            )
-            top = 100 * max((bar.mean, *bar.clients))
-            axes.annotate(
-                f"{100 * bar.mean:.1f}", (place + offset, top), (0, 4), textcoords="offset points", ha="center", fontsize=9
-            )
+    bars = [
+        (place + offset, endpoint, bar)
+        for place, (task, metric) in enumerate(panels)
+        for offset, endpoint in zip((-width, 0.0, width), ENDPOINTS, strict=True)
+        if (bar := values.get((task, metric, endpoint))) is not None
+    ]
+    axes.bar(
+        [at for at, _, _ in bars],
+        [100 * bar.mean for *_, bar in bars],
+        width * 0.94,
+        color=[ENDPOINT_COLOURS[e] for _, e, _ in bars],
+    )
+    tops = [_bar_clients(axes, at, width, bar) for at, _, bar in bars]
+    for (at, endpoint, bar), top in zip(bars, tops, strict=True):
+        # The number stands at the foot of its bar, away from the clients' dots, unless the bar is too low for it.
+        inside = 100 * bar.mean > 0.15 * max(tops)
+        axes.annotate(
+            f"{100 * bar.mean:.1f}",
+            (at, 0 if inside else top),
+            (0, 5),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+            fontweight="bold",
+            color=ENDPOINT_TEXT_COLOURS[endpoint] if inside else "black",
+        )
     axes.set_xticks(range(len(panels)), [title.replace(" · ", "\n") for title in titles])
     axes.set_xlim(-0.6, places - 0.4)
-    axes.set_ylim(0, None)
-    axes.margins(y=0.12)
+    axes.set_ylim(0, 1.06 * max(max(tops), 0.01))
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
+
+
+def _bar_clients(axes: Axes, place: float, width: float, bar: _Bar) -> float:
+    """Draw the clients over their mean, one dot each or their spread, and return how high they reach."""
+    values = 100 * np.array(bar.clients)
+    if len(values) > MOST_SHOWN_CLIENTS:
+        low, high = np.quantile(values, MIDDLE)
+        axes.vlines(place, low, high, color="#222222", linewidth=1.6)
+        return float(max(high, 100 * bar.mean))
+    across = np.linspace(-0.3, 0.3, len(values)) * width if len(values) > 1 else np.zeros(len(values))
+    axes.plot(place + across, values, **CLIENT_DOT)
+    return float(max(100 * bar.mean, values.max(initial=0.0)))
 
 
 def _tested_bars(run: RunRecord) -> dict[tuple[str, str, str], _Bar]:
