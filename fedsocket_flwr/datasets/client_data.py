@@ -77,11 +77,13 @@ def interface_widths(config: Configuration) -> dict[str, int]:
 def describe_clients(config: Configuration) -> list[dict[str, Any]]:
     """Return one row a client, in the order of the file: task, sizes, and the training count of each class by name."""
     rows = []
-    for name, client in config.clients():
-        corpus, split = read_corpus(config.tasks[name]), task_splits(config, name)[client.name]
-        counts = dict(zip(corpus.classes, class_counts(corpus, split.train), strict=True)) if corpus.classes else {}
-        sizes = {which: len(getattr(split, which)) for which in SPLITS}
-        rows.append({"client": client.name, "task": name, "model": client.model, **sizes, "class_counts": counts})
+    for name, task in config.tasks.items():
+        corpus, splits = read_corpus(task), task_splits(config, name)
+        for client in task.clients:
+            split = splits[client.name]
+            counts = dict(zip(corpus.classes, class_counts(corpus, split.train), strict=True)) if corpus.classes else {}
+            sizes = {which: len(getattr(split, which)) for which in SPLITS}
+            rows.append({"client": client.name, "task": name, "model": client.model, **sizes, "class_counts": counts})
     return rows
 
 
