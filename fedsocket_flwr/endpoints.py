@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from fedsocket_flwr.clients.branches import BranchFacts, load_branches
 from fedsocket_flwr.clients.checkpoints import Checkpoints
-from fedsocket_flwr.datasets.corpus import ClientData, Raw, Split
+from fedsocket_flwr.datasets.corpus import Raw, Split
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.errors import ConfigurationError, MeasurementError, RunError
-from fedsocket_flwr.learning.measuring import ClassificationMeasure, RetrievalMeasure
-from fedsocket_flwr.learning.objectives import ClassificationObjective, Objective, RetrievalObjective
+from fedsocket_flwr.learning.measuring import build_measure
+from fedsocket_flwr.learning.objectives import build_objective
 from fedsocket_flwr.run_preparation import read_run_configuration
 from fedsocket_flwr.runtime.device import limited_threads
 from fedsocket_flwr.runtime.run_files import read_identity
@@ -148,18 +148,10 @@ class Predictor:
         return Split(inputs, features, labels=np.zeros(len(next(iter(held.values()))), dtype=np.int64))
 
     def _scores(self, split: Split) -> Any:
-        empty = Split({}, {})
-        facts, teaching, cpu = self.facts, self._config.training.teaching, torch.device("cpu")
-        data = ClientData(facts.client, facts.task, facts.kind, facts.modalities, facts.classes, empty, empty, empty)
-        objective: Objective
-        how: ClassificationMeasure | RetrievalMeasure
-        if facts.kind == "retrieval":
-            objective = RetrievalObjective(data, split, cpu, teaching.retrieval_fusion_gate)
-            how = RetrievalMeasure(split, self._config.evaluation)
-        else:
-            objective = ClassificationObjective(data, split, cpu, teaching.label_smoothing, teaching.temperature)
-            how = ClassificationMeasure(split, facts.class_counts, self._config.evaluation)
-        with limited_threads(self._config.resources.threads):
+        facts, config = self.facts, self._config
+        objective = build_objective(facts.kind, facts.task, split, torch.device("cpu"), config.training.teaching)
+        how = build_measure(facts.kind, split, facts.class_counts, config.evaluation)
+        with limited_threads(config.resources.threads):
             private = how.branch(objective.private_table(self._private)) if self._private is not None else None
             q = how.branch(objective.q_table(self._q)) if self._q is not None else None
         if private is None or q is None:

@@ -31,8 +31,8 @@ from fedsocket_flwr.config import Configuration, modality_key
 from fedsocket_flwr.datasets.corpus import ClientData, Split
 from fedsocket_flwr.errors import DivergenceError, StoreError
 from fedsocket_flwr.exchange.contract import Blocks, Broadcast, Membership, Update
-from fedsocket_flwr.learning.measuring import ClassificationMeasure, Measure, Measurement, RetrievalMeasure, measure
-from fedsocket_flwr.learning.objectives import ClassificationObjective, Objective, RetrievalObjective, Table
+from fedsocket_flwr.learning.measuring import Measure, Measurement, build_measure, measure
+from fedsocket_flwr.learning.objectives import Objective, Table, build_objective
 from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
 from fedsocket_flwr.learning.teaching import Schedule, Stage
 from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, initial_predictor
@@ -159,10 +159,7 @@ class Participant(ABC):
 
     def objective(self, split: Split) -> Objective:
         """Return the task's losses over one split, on the client's device."""
-        teaching = self.config.training.teaching
-        if self.data.kind == "retrieval":
-            return RetrievalObjective(self.data, split, self.device, teaching.retrieval_fusion_gate)
-        return ClassificationObjective(self.data, split, self.device, teaching.label_smoothing, teaching.temperature)
+        return build_objective(self.data.kind, self.data.task, split, self.device, self.config.training.teaching)
 
     @cached_property
     def training(self) -> Objective:
@@ -178,9 +175,7 @@ class Participant(ABC):
         return state.version > 0 and self.data.train.examples > 0
 
     def _how(self, split: Split) -> Measure:
-        if self.data.kind == "retrieval":
-            return RetrievalMeasure(split, self.config.evaluation)
-        return ClassificationMeasure(split, self.facts.class_counts, self.config.evaluation)
+        return build_measure(self.data.kind, split, self.facts.class_counts, self.config.evaluation)
 
     def _measure_dev(self, state: State, model_round: int) -> Measurement:
         """Measure the model of a round on DEV, and keep it where it is the best so far."""

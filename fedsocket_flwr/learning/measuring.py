@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,13 @@ class RetrievalMeasure:
     def headline(self, metrics: Metrics) -> float:
         """Return the mean R@1 of both directions."""
         return (metrics["i2t_r1"] + metrics["t2i_r1"]) / 2
+
+
+def build_measure(
+    kind: Literal["classification", "retrieval"], split: Split, class_counts: Sequence[int], settings: EvaluationSettings
+) -> Measure:
+    """Return how a kind of task is measured on one split."""
+    return RetrievalMeasure(split, settings) if kind == "retrieval" else ClassificationMeasure(split, class_counts, settings)
 
 
 def measure(how: Measure, private: Table | None, q: Table | None, choice: Choice | None = None) -> Measurement:

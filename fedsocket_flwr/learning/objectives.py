@@ -7,12 +7,13 @@ Legend: ``B`` batch, ``C`` classes, ``N`` rows, ``I`` images, ``T`` texts, ``E``
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedsocket_flwr.datasets.corpus import ClientData, Split
+from fedsocket_flwr.config import TeachingSettings
+from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.learning import losses
 from fedsocket_flwr.models.predictor import SharedPredictor
 
@@ -61,9 +62,9 @@ class Objective(Protocol):
 class ClassificationObjective:
     """Label-smoothed cross-entropy and reliability-weighted distillation (FedSocket v1, Eq. 12-15, 17)."""
 
-    def __init__(self, data: ClientData, split: Split, device: torch.device, smoothing: float, temperature: float) -> None:
+    def __init__(self, task: str, split: Split, device: torch.device, smoothing: float, temperature: float) -> None:
         self.examples = split.examples
-        self._task = data.task
+        self._task = task
         self._inputs = _tensors(split.inputs, device)
         self._features = _tensors(split.features, device)
         self._labels = torch.as_tensor(split.labels, device=device)
@@ -110,9 +111,9 @@ class ClassificationObjective:
 class RetrievalObjective:
     """Multi-positive InfoNCE and symmetric KL of score matrices (FedSocket v1, Eq. 16, 18)."""
 
-    def __init__(self, data: ClientData, split: Split, device: torch.device, fusion_gate: float) -> None:
+    def __init__(self, task: str, split: Split, device: torch.device, fusion_gate: float) -> None:
         self.examples = split.examples
-        self._task = data.task
+        self._task = task
         self._inputs = _tensors(split.inputs, device)
         self._features = _tensors(split.features, device)
         pairs = torch.as_tensor(split.pairs, device=device)
@@ -167,6 +168,15 @@ class RetrievalObjective:
     def fuse(self, private: Tensor, q: Tensor, gate_logit: Tensor) -> Tensor:
         """Return (1 - g) S^p + g S^q with the gate of the settings (Eq. 16): only classification learns its gate."""
         return (1 - self._fusion_gate) * private + self._fusion_gate * q
+
+
+def build_objective(
+    kind: Literal["classification", "retrieval"], task: str, split: Split, device: torch.device, settings: TeachingSettings
+) -> Objective:
+    """Return what a kind of task means over one split, on a device."""
+    if kind == "retrieval":
+        return RetrievalObjective(task, split, device, settings.retrieval_fusion_gate)
+    return ClassificationObjective(task, split, device, settings.label_smoothing, settings.temperature)
 
 
 def _tensors(arrays: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
