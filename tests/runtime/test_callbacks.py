@@ -82,13 +82,6 @@ def test_a_resumed_history_holds_each_round_once(tmp_path: Path) -> None:
     assert written(tmp_path) == rows
 
 
-def test_a_row_that_only_the_checkpoint_has_is_put_back(tmp_path: Path) -> None:
-    rows = history_rows()
-    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
-    HistoryWriter(tmp_path, resumed_round=4, resumed_row=rows[3]).on_start(facts(tmp_path))
-    assert written(tmp_path) == rows[:4]
-
-
 def test_a_new_history_forgets_an_old_one(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_text(json.dumps(history_rows()[0]) + "\n", encoding="utf-8")
     HistoryWriter(tmp_path).on_start(facts(tmp_path))
