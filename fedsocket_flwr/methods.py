@@ -87,7 +87,7 @@ def shared_shape(config: Configuration) -> "PredictorShape | None":
 
 
 def build_server_side(config: Configuration, run: str, roster: Roster) -> ServerSide:
-    """Return the strategy of the configured method with its first arrays. Where every Q is a client's own, nothing is exchanged."""
+    """Return the strategy of the configured method with its first arrays; where every Q is a client's own, none is exchanged."""
     shape = shared_shape(config)
     contract, initial = Contract(()), {}
 

@@ -115,9 +115,10 @@ def _train_and_close(
     _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds)
     tested = {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
     write_whole(folder / "test.json", dump_json({"clients": tested}, indent=2) + "\n")
-    if strategy.report.refused or strategy.report.missing:
-        absent = strategy.report.refused | {client: "no answer" for client in strategy.report.missing}
-        raise RunError("TEST is incomplete: " + "; ".join(f"{client}: {reason}" for client, reason in absent.items()))
+    absent = {client: "not online" for client in strategy.roster.memberships if client not in clients}
+    absent |= strategy.report.refused | dict.fromkeys(strategy.report.missing, "no answer")
+    if absent:
+        raise RunError("TEST is incomplete: " + "; ".join(f"{client}: {reason}" for client, reason in sorted(absent.items())))
 
 
 def _add_task_means(row: Row, memberships: Mapping[str, Any]) -> None:

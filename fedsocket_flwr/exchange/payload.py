@@ -117,11 +117,12 @@ def read_update(
         return Refusal(client, f"no answer: {message.error.reason} (code {message.error.code})")
     try:
         update, failure = _decode(message, [block.name for block in expected], writable)
-    except (ContractError, KeyError, ValueError, TypeError, OverflowError) as error:
+        reason = failure or _first_fault(update, membership, round_, {block.name: block for block in expected})
+    except ContractError as error:
         return Refusal(client, f"malformed answer: {error}")
-    if failure:
-        return Refusal(client, failure)
-    reason = _first_fault(update, membership, round_, {block.name: block for block in expected})
+    except Exception as error:
+        # An answer is somebody else's bytes: whatever reading them raises refuses this answer and does not end the run.
+        return Refusal(client, f"malformed answer: {error!r}")
     return Refusal(client, reason) if reason else update
 
 
@@ -140,17 +141,24 @@ def _decode(message: Message, names: list[str], writable: frozenset[str]) -> tup
     if list(arrays) != names:
         missing, unknown = sorted(set(names) - set(arrays)), sorted(set(arrays) - set(names))
         raise ContractError(f"blocks differ from those sent: missing {missing[:3]}, unknown {unknown[:3]}")
-    examples, counts = metrics.pop(EXAMPLES), metrics.pop(CLASS_COUNTS)
+    numbers = dict(metrics)
+    examples, counts = numbers.pop(EXAMPLES), numbers.pop(CLASS_COUNTS)
     update = Update(
         client=str(config["client"]),
         round=int(config["round"]),  # type: ignore[arg-type]
         version=int(config["version"]),  # type: ignore[arg-type]
         blocks={name: arrays[name].numpy() for name in names if name in writable},
-        examples=int(examples),  # type: ignore[arg-type]
-        class_counts=tuple(int(count) for count in counts),  # type: ignore[union-attr]
-        metrics={name: float(value) for name, value in metrics.items() if isinstance(value, int | float)},
+        examples=_whole(examples),
+        class_counts=tuple(_whole(count) for count in counts),  # type: ignore[union-attr]
+        metrics={name: float(value) for name, value in numbers.items() if isinstance(value, int | float)},
     )
     return update, str(config["failure"])
+
+
+def _whole(count: object) -> int:
+    if not isinstance(count, int):
+        raise ContractError(f"a count must be a whole number, found {count!r}")
+    return count
 
 
 def _first_fault(update: Update, membership: Membership, round_: int, blocks: Mapping[str, Block]) -> str | None:
@@ -166,6 +174,8 @@ def _first_fault(update: Update, membership: Membership, round_: int, blocks: Ma
         mismatch = blocks[name].mismatch(array)
         if mismatch:
             return mismatch
+        if blocks[name].owner.kind == "class_rows" and len(array) != len(update.class_counts):
+            return f"block {name!r} has {len(array)} class rows, but {len(update.class_counts)} class counts came with it"
         if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
             return f"block {name!r} has non-finite values"
     for name, value in update.metrics.items():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -19,6 +20,8 @@ from fedsocket_flwr.exchange.contract import Membership
 REGISTER = f"{MessageType.QUERY}.register"
 RECORD = "registration"
 POLL_SECONDS = 0.2
+UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
+"""Errors of the way to a node and back; such a node has not answered yet and is asked again."""
 
 
 def answer_registration(membership: Membership, digests: Mapping[str, str]) -> RecordDict:
@@ -57,18 +60,26 @@ class Roster:
         deadline = time.monotonic() + seconds
         while True:
             online = set(grid.get_node_ids())
-            self.nodes = {client: node for client, node in self.nodes.items() if node in online}
+            self._release_absent(online)
             self._ask(grid, sorted(online - set(self.nodes.values()) - set(self.refused)), deadline)
             missing = sorted(set(expected or ()) - set(self.nodes))
             if not missing and self.nodes:
                 return
-            # Nobody else can come: every node that is online has answered, and one of them was refused for good.
-            if time.monotonic() >= deadline or self.refused:
+            # With as many nodes online as clients are expected, one that was refused takes the place of one that is missing.
+            displaced = self.refused.keys() & online and len(online) >= len(expected or ())
+            if time.monotonic() >= deadline or displaced:
                 refusals = "; ".join(self.refused.values()) or "none was refused"
                 raise RegistrationError(
                     f"{len(online)} nodes are online, but no node registered as {', '.join(missing) or 'a client'} ({refusals})"
                 )
             time.sleep(POLL_SECONDS)
+
+    def _release_absent(self, online: Collection[int]) -> None:
+        """Forget the nodes that left; who was refused may claim the freed client, so it is asked again."""
+        held = {client: node for client, node in self.nodes.items() if node in online}
+        if len(held) < len(self.nodes):
+            self.refused.clear()
+        self.nodes = held
 
     def _ask(self, grid: Grid, nodes: list[int], deadline: float) -> None:
         if not nodes:
@@ -83,6 +94,9 @@ class Roster:
             ((asked[reply.metadata.reply_to_message_id], reply) for reply in replies), key=lambda node_reply: node_reply[0]
         )
         for node, reply in found:
+            if reply.has_error() and reply.error.code in UNREACHED:
+                log(WARNING, "Node %d was not reached: %s", node, reply.error.reason)
+                continue
             try:
                 self._admit(node, reply)
             except RegistrationError as error:

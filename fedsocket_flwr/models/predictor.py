@@ -65,8 +65,11 @@ class PredictorShape:
 
 
 def _module_key(kind: str, *names: str) -> str:
-    """Return a key that no attribute of a module dictionary collides with; dots separate parameter names, so they are escaped."""
-    return "/".join((kind, *(name.replace("%", "%25").replace(".", "%2E") for name in names)))
+    """Return a key that no attribute of a module dictionary collides with.
+
+    Dots separate parameter names and slashes the parts of a key, so both are escaped.
+    """
+    return "/".join((kind, *(name.replace("%", "%25").replace(".", "%2E").replace("/", "%2F") for name in names)))
 
 
 class Adapter(nn.Module):

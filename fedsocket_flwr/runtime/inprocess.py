@@ -11,13 +11,13 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
-from flwr.supercore.run import Run
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
-CLIENT_APP_RAISED = 2
 
 
 class InProcessGrid(Grid):
@@ -85,4 +85,5 @@ class InProcessGrid(Grid):
         except Exception as error:
             # As Flower does: a client that raises is an error reply, and the run goes on.
             log(ERROR, "ClientApp of node %d raised", message.metadata.dst_node_id, exc_info=error)
-            return Message(Error(code=CLIENT_APP_RAISED, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+            failure = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}")
+            return Message(failure, reply_to=message)

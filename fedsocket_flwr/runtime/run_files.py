@@ -32,8 +32,8 @@ class Checkpoint:
 def claim_folder(out: Path | None, config: Configuration) -> Path:
     """Make a new run folder, which nobody else has, and return it.
 
-    Without ``out`` it is ``runs/<name>-<seed>`` with the first free number behind it. Creation is one atomic step, so runs that
-    start together get folders of their own.
+    Without ``out`` it is ``runs/<name>-<seed>`` with the first free number behind it. Either way one atomic step decides, so runs
+    that start together never share a folder.
 
     Raises
     ------
@@ -43,10 +43,10 @@ def claim_folder(out: Path | None, config: Configuration) -> Path:
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            taken = any(out.iterdir())
+            free = not any(out.iterdir()) and _first_in(out)
         except OSError as error:
             raise RunError(f"{out} cannot be the run folder: {error}") from error
-        if taken:
+        if not free:
             raise RunError(f"{out} exists and is not empty; give another folder, or continue that run with --resume {out}")
         return out.absolute()
     stem = file_slug(f"{config.run.name}-{config.run.seed}")
@@ -60,6 +60,15 @@ def claim_folder(out: Path | None, config: Configuration) -> Path:
             number += 1
             continue
         return folder.absolute()
+
+
+def _first_in(folder: Path) -> bool:
+    """Make the identity's file, still empty; only one of several processes can."""
+    try:
+        (folder / IDENTITY).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def write_identity(folder: Path, config: Configuration, engine: str, q_parameters: int) -> str:
@@ -86,10 +95,19 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the last checkpoint, or None before the first round is merged."""
+    """Return the last checkpoint, or None before the first round is merged.
+
+    Raises
+    ------
+    StoreError, RunError
+        The file is damaged, or holds something else.
+    """
     try:
         content = read_blocks(folder / CHECKPOINT)
     except FileNotFoundError:
         return None
-    notes = json.loads(content.notes)
-    return Checkpoint(notes["round"], dict(content.arrays), notes["strategy"])
+    try:
+        notes = json.loads(content.notes)
+        return Checkpoint(int(notes["round"]), dict(content.arrays), dict(notes["strategy"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder / CHECKPOINT} is no checkpoint of a run: its notes are {content.notes[:200]!r}") from error

@@ -169,7 +169,7 @@ class RegisteredStrategy(Strategy):
         return self.sent_blocks(phase, membership) if phase == TRAIN else ()
 
     def configure_phase(self, phase: str, server_round: int, arrays: ArrayRecord, clients: Iterable[str]) -> list[Message]:
-        """Return one message a client: the blocks of ``server_round - 1``, addressed for ``phase``.
+        """Return one message a client, sorted by client: the blocks of ``server_round - 1``, addressed for ``phase``.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class RegisteredStrategy(Strategy):
         messages: dict[str, Message] = {}
         self._phase = phase
         self.report = RoundReport(bytes={"up": 0, "down": 0, "up_full": 0, "down_full": 0})
-        for client in clients:
+        for client in sorted(clients):
             membership = self.roster.memberships[client]
             sent = self.sent_blocks(phase, membership)
             broadcast = Broadcast(self.run, server_round, phase, self.versions.get(client, 0), {})

@@ -88,13 +88,14 @@ def merge_by_owner(
     """
     weighty = [update for update in updates if update.examples > 0]
     merged = dict(previous)
-    crossing: dict[Owner, list[Block]] = {}
+    # Blocks of one owner that need the same modalities are held by the same clients, and make one vector.
+    crossing: dict[tuple[Owner, tuple[str, ...]], list[Block]] = {}
     for block in contract.blocks:
         writers = [update for update in weighty if block.name in update.blocks]
         if not writers:
             continue
         if block.owner.kind == "everyone" or (block.owner.kind == "modality" and modality == "projected"):
-            crossing.setdefault(block.owner, []).append(block)
+            crossing.setdefault((block.owner, block.modalities), []).append(block)
         elif block.owner.kind == "class_rows":
             merged[block.name] = merging.class_row_mean(
                 previous[block.name],
@@ -107,11 +108,14 @@ def merge_by_owner(
                 [update.blocks[block.name] for update in writers], [update.examples for update in writers]
             )
     conflicts: dict[str, float] = {}
-    for owner, blocks in crossing.items():
-        project = (residual if owner.kind == "everyone" else modality) == "projected"
-        after, cosines = _merge_across_tasks(blocks, previous, weighty, memberships, project)
+    for (owner, needed), blocks in crossing.items():
+        everyone = owner.kind == "everyone"
+        after, cosines = _merge_across_tasks(
+            blocks, previous, weighty, memberships, project=(residual if everyone else modality) == "projected"
+        )
         merged.update(after)
-        conflicts.update({f"conflict.{owner.key or 'residual'}.{pair}": cosine for pair, cosine in cosines.items()})
+        shared = "+".join(("residual", *needed)) if everyone else owner.key
+        conflicts.update({f"conflict.{shared}.{pair}": cosine for pair, cosine in cosines.items()})
     return merged, conflicts
 
 
@@ -120,18 +124,19 @@ def _merge_across_tasks(
     previous: Blocks,
     updates: Sequence[Update],
     memberships: Mapping[str, Membership],
+    *,
     project: bool,
 ) -> tuple[Blocks, dict[str, float]]:
     """Add the mean over participating tasks of their (projected) mean updates; tasks are taken in sorted order."""
     by_task: dict[str, list[Update]] = {}
     for update in updates:
-        if all(block.name in update.blocks for block in blocks):
+        if blocks[0].name in update.blocks:
             by_task.setdefault(memberships[update.client].task, []).append(update)
     tasks = sorted(by_task)
     before = merging.flatten([previous[block.name] for block in blocks])
     updates_TP = np.stack([_mean_update(blocks, previous, by_task[task]) for task in tasks])
     cosines_TT = merging.conflict_cosines(updates_TP)
-    cosines = {f"{tasks[i]}.{tasks[j]}": float(cosines_TT[i, j]) for i in range(len(tasks)) for j in range(i)}
+    cosines = {f"{tasks[i]}.{tasks[j]}": float(cosines_TT[i, j]) for j in range(len(tasks)) for i in range(j)}
     moved = merging.project_conflicts(updates_TP) if project else updates_TP
     after = merging.unflatten(before + moved.mean(axis=0), [previous[block.name] for block in blocks])
     return dict(zip((block.name for block in blocks), after, strict=True)), cosines
