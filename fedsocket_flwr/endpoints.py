@@ -56,11 +56,12 @@ def load_predictor(
     config = read_run_configuration(folder)
     config.client(client)
     store = ClientStore(state_directory({}) if state is None else state, str(read_identity(folder)["run"]), client)
+    # A run that was given more rounds has the choices of the shorter one until it is finished again.
+    if not (folder / "test.json").exists():
+        raise RunError(f"{folder} is not finished; continue it with --resume {folder}")
     frozen, notes = store.read_note("closing"), store.read_note("facts")
     if frozen is None or notes is None:
-        raise RunError(
-            f"client {client!r} of {folder} has frozen no choices on this machine: the run is not finished, or ran elsewhere"
-        )
+        raise RunError(f"client {client!r} of {folder} has frozen no choices on this machine: it ran elsewhere")
     kept = Checkpoints.from_notes(frozen[moment]).kept
     if endpoint not in kept:
         raise RunError(f"client {client!r} has no endpoint {endpoint!r}; it has {', '.join(kept) or 'none'}")

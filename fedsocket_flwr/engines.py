@@ -220,10 +220,12 @@ def _stop_group(process: "subprocess.Popen[bytes]") -> None:
 def _followed(folder: Path, callbacks: Sequence[Callback]) -> Iterator[None]:
     """Tell callbacks of this process what the ServerApp's process writes into the history."""
     together = Callbacks(callbacks)
-    together.on_start(run_facts(folder))
+    facts = run_facts(folder)
+    together.on_start(facts)
     checkpoint = load_checkpoint(folder)
+    done = checkpoint.round if checkpoint else 0
     stop = threading.Event()
-    follower = threading.Thread(target=_follow, args=(folder, together, stop, checkpoint.round if checkpoint else 0), daemon=True)
+    follower = threading.Thread(target=_follow, args=(folder, together, stop, done, facts.rounds), daemon=True)
     follower.start()
     status = "interrupted"
     try:
@@ -238,17 +240,18 @@ def _followed(folder: Path, callbacks: Sequence[Callback]) -> Iterator[None]:
         together.on_end(status)
 
 
-def _follow(folder: Path, callbacks: Callbacks, stop: threading.Event, done: int) -> None:
+def _follow(folder: Path, callbacks: Callbacks, stop: threading.Event, done: int, rounds: int) -> None:
     told = done
     while True:
         last_look = stop.is_set()
         path = folder / "history.jsonl"
         rows = read_json_lines(path)[0] if path.exists() else []
-        new = [row for row in rows if row["round"] > told or row["phase"] != "train"]
-        for row in new:
+        # A run that was given more rounds still has the closing line of the shorter one, until its ServerApp has started.
+        closing = [row for row in rows if row["phase"] != "train" and row["round"] == rounds]
+        for row in [row for row in rows if row["phase"] == "train" and row["round"] > told] + closing:
             callbacks.on_phase(row)
             told = row["round"]
-        if last_look or any(row["phase"] != "train" for row in new):
+        if last_look or closing:
             return
         stop.wait(POLL_SECONDS)
 

@@ -9,7 +9,7 @@ from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.methods import find_method, shared_shape
-from fedsocket_flwr.plain_files import dump_json, write_whole
+from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.provenance import environment
 from fedsocket_flwr.runtime.callbacks import RunFacts
 from fedsocket_flwr.runtime.device import require_devices
@@ -52,19 +52,26 @@ def prepare_resume(folder: Path, rounds: int | None) -> bool:
     Raises
     ------
     RunError
-        Fewer rounds than are already done.
+        Fewer rounds than are already done, or none.
     """
     config, checkpoint = read_run_configuration(folder), load_checkpoint(folder)
     done = checkpoint.round if checkpoint else 0
     wanted = config.run.rounds if rounds is None else rounds
-    if wanted < done:
+    if wanted < max(done, 1):
         raise RunError(f"{folder} has finished {done} rounds; it cannot go back to {wanted}")
+    if wanted > done:
+        # What was measured at the end belonged to the shorter run. It goes first: a cut between the two loses nothing.
+        (folder / "test.json").unlink(missing_ok=True)
     if wanted != config.run.rounds:
         changed = config.model_copy(update={"run": config.run.model_copy(update={"rounds": wanted})})
         write_configuration(changed, folder / CONFIGURATION)
-        # What was measured at the end belonged to the shorter run.
-        (folder / "test.json").unlink(missing_ok=True)
-    return not (folder / "test.json").exists()
+    return not _tested(folder, config)
+
+
+def _tested(folder: Path, config: Configuration) -> bool:
+    """Say whether TEST of every client is there: one that was not online at the end is asked again by a resumed run."""
+    path = folder / "test.json"
+    return path.exists() and all(client.name in read_json(path)["clients"] for _, client in config.clients())
 
 
 def require_private_models(config: Configuration) -> None:

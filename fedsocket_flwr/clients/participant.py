@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -117,8 +118,7 @@ class Participant(ABC):
             except DivergenceError as error:
                 return self._update(broadcast, broadcast.base_version, broadcast.blocks, {}), str(error)
             self._save(state, broadcast)
-        trained = {} if state.q is None else module_arrays(state.q)
-        blocks = {name: trained.get(name, block) for name, block in broadcast.blocks.items()}
+        blocks = {**broadcast.blocks, **self._trained_blocks(state, broadcast.blocks)}
         metrics = _dev_metrics(measured) | losses | {"seconds": time.monotonic() - began}
         return self._update(broadcast, broadcast.round, blocks, metrics), ""
 
@@ -258,6 +258,17 @@ class Participant(ABC):
         needed = state.checkpoints.versions() | former.versions() | {broadcast.base_version}
         self.store.save(broadcast.round, snapshot, keep=needed)
         self.store.remove_blocks(keep={q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
+
+    def _trained_blocks(self, state: State, received: Blocks) -> dict[str, Array]:
+        """Return what the client trained of the blocks that it received; the row of a class that it lacks stays as it came."""
+        if state.q is None or not received:
+            return {}
+        held = np.array(self.facts.class_counts) > 0
+        trained = module_arrays(state.q)
+        for block in state.q.contract().blocks:
+            if block.owner.kind == "class_rows":
+                trained[block.name][~held] = received[block.name][~held]
+        return trained
 
     def _update(self, broadcast: Broadcast, version: int, blocks: Blocks, metrics: Mapping[str, float]) -> Update:
         return Update(

@@ -68,7 +68,7 @@ def train_private(
     Raises
     ------
     DivergenceError
-        The loss became infinite or NaN.
+        The loss, or a weight after the last step, became infinite or NaN.
     """
 
     def loss_of(rows: Tensor) -> Tensor:
@@ -134,6 +134,10 @@ def _train(
         mean = float(total) / objective.examples
         if not math.isfinite(mean):
             raise DivergenceError(f"the loss of {schedule.stage} became {mean} in epoch {epoch + 1} of {schedule.epochs}")
+    # The last step may break weights that no loss has seen yet; kept, they would break every round that follows.
+    broken = [name for name, values in model.state_dict().items() if not bool(torch.isfinite(values).all())]
+    if broken:
+        raise DivergenceError(f"{schedule.stage} ended with weights that are not finite, the first is {broken[0]!r}")
     return mean
 
 

@@ -92,24 +92,17 @@ class HistoryWriter:
     resumed_round
         The last round that is kept when the run starts; later ones and the closing line are dropped, since they will be run
         again. 0 begins a new history.
-    resumed_row
-        The row of that round as the checkpoint has it: put back where the run was killed between checkpoint and history.
     """
 
-    def __init__(self, folder: Path, resumed_round: int = 0, resumed_row: Row | None = None) -> None:
+    def __init__(self, folder: Path, resumed_round: int = 0) -> None:
         self.path = folder / "history.jsonl"
         self._resumed_round = resumed_round
-        self._resumed_row = resumed_row
 
     def on_start(self, run: RunFacts) -> None:
         """Drop what will be run again, also a last line that was cut off."""
         rows = read_json_lines(self.path)[0] if self.path.exists() else []
-        kept: dict[int, Row] = {
-            row["round"]: row for row in rows if row["phase"] == "train" and row["round"] <= self._resumed_round
-        }
-        if self._resumed_row is not None:
-            kept.setdefault(self._resumed_round, self._resumed_row)
-        write_whole(self.path, "".join(dump_json(kept[number]) + "\n" for number in sorted(kept)))
+        kept = [row for row in rows if row["phase"] == "train" and row["round"] <= self._resumed_round]
+        write_whole(self.path, "".join(dump_json(row) + "\n" for row in kept))
 
     def on_phase(self, row: Row) -> None:
         """Append one line; after this call it is on disk, whole or not at all."""
