@@ -2,15 +2,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow bench clean
+.PHONY: demo clean-demo test check slow bench
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.installed
-	$(BIN)/fedsocket-flwr run demo --out runs/demo
+demo: runs/demo/summary.json
+	@echo "report: runs/demo/report.md"
+
+# A finished demo is not run again; `make clean-demo` forgets it.
+runs/demo/summary.json: | $(VENV)/.installed
+	@if test -e runs/demo/run.json; then $(BIN)/fedsocket-flwr run --resume runs/demo; else $(BIN)/fedsocket-flwr run demo --out runs/demo; fi
+
+clean-demo:
+	rm -rf runs/demo
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest

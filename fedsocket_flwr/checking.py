@@ -103,7 +103,7 @@ class Check:
         sizes: Counter[str] = Counter()
         for block in blocks:
             sizes[f"{block.owner.kind} {block.owner.key}".strip()] += block.size
-        yield f"Q: {sum(sizes.values()):,} parameters ({show_bytes(payload.bytes_down(blocks))} in a message that carries all of it)"
+        yield f"Q: {sum(sizes.values()):,} parameters, {show_bytes(payload.bytes_down(blocks))}"
         for owner, size in sizes.items():
             yield f"  owned by {owner}: {size:,}"
         members = self.memberships

@@ -1,27 +1,34 @@
-"""The command ``fedsocket-flwr``."""
+"""The command ``fedsocket-flwr``: one function a command, each importing what it needs when it is called."""
 
 import argparse
 import logging
 import signal
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from fedsocket_flwr.errors import ConfigurationError, FedSocketError, RunError
 
+if TYPE_CHECKING:
+    from fedsocket_flwr.config import Configuration
+
+FAILED = 1
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 after an error that is named on one line, 130 after an interruption."""
     options = _parser().parse_args(arguments)
+    _speak_safely()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status: int = options.command(options)
     except FedSocketError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return FAILED
     except KeyboardInterrupt:
         print("interrupted; everything up to the last finished round is on disk", file=sys.stderr)
         return INTERRUPTED
@@ -32,23 +39,20 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedsocket-flwr", description="Federated learning on Flower for clients that differ.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def _speak_safely() -> None:
+    """Print letters that the terminal's encoding lacks as escapes, and the project's warnings but not Flower's chatter."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("fedsocket_flwr").setLevel(logging.INFO)
 
-    run = commands.add_parser("run", help="run a configuration, or continue a run")
-    run.add_argument("config", nargs="?", help="a YAML file, or a configuration that ships with the package, such as demo")
-    run.add_argument("--engine", choices=("ray", "inprocess"), help="default: ray; a resumed run keeps its own")
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, as in run.seed=202")
-    run.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<name>-<seed>")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of this folder; only run.rounds may be set")
-    run.set_defaults(command=_run)
-    return parser
+
+# --- commands -------------------------------------------------------------------------------------------------------------------
 
 
 def _run(options: argparse.Namespace) -> int:
     from fedsocket_flwr import engines
-    from fedsocket_flwr.configuration_file import read_configuration
     from fedsocket_flwr.runtime.callbacks import ProgressPrinter
     from fedsocket_flwr.runtime.run_files import read_identity
 
@@ -61,10 +65,7 @@ def _run(options: argparse.Namespace) -> int:
         if not engines.resume(folder, engine, _rounds_only(options.set), callbacks):
             print(f"{folder} is finished; nothing to do")
     else:
-        if not options.config:
-            raise ConfigurationError("name a configuration, as in: fedsocket-flwr run demo")
-        config = read_configuration(options.config, options.set)
-        folder = engines.start(config, options.out, options.engine or "ray", callbacks)
+        folder = engines.start(_configuration(options), options.out, options.engine or "ray", callbacks)
     print(f"report: {folder / 'report.md'}")
     return 0
 
@@ -80,6 +81,170 @@ def _rounds_only(overrides: Sequence[str]) -> int | None:
     return rounds
 
 
+def _configuration(options: argparse.Namespace) -> "Configuration":
+    from fedsocket_flwr.configuration_file import read_configuration, shipped_configurations
+
+    if not options.config:
+        raise ConfigurationError(f"name a configuration: a YAML file, or one of {', '.join(shipped_configurations())}")
+    return read_configuration(options.config, options.set)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.checking import check_configuration
+
+    check = check_configuration(_configuration(options))
+    for line in check.lines():
+        print(line)
+    if options.plot:
+        check.write_plot(options.plot)
+        print(f"plot: {options.plot}")
+    return 0
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from fedsocket_flwr import engines
+    from fedsocket_flwr.configuration_file import shipped_sweep
+    from fedsocket_flwr.experiments.sweep import compare, run_sweep
+    from fedsocket_flwr.runtime.callbacks import ProgressPrinter
+
+    if options.compare:
+        compare(options.sweep)
+        print(f"comparison: {options.sweep / 'comparison.md'}")
+        return 0
+
+    def runner(config: "Configuration", folder: Path) -> None:
+        print(f"member {folder}", flush=True)
+        callbacks = [ProgressPrinter(sys.stdout)]
+        if folder.exists():
+            engines.resume(folder, options.engine, None, callbacks)
+        else:
+            engines.start(config, folder, options.engine, callbacks)
+
+    result = run_sweep(shipped_sweep(options.sweep), options.out, runner, options.fail_fast)
+    for member, reason in result.failed.items():
+        print(f"failed: {member}: {reason}", file=sys.stderr)
+    print(f"{len(result.ran)} run, {len(result.kept)} kept, {len(result.failed)} failed, {len(result.not_started)} not started")
+    print(f"comparison: {result.out / 'comparison.md'}")
+    return result.exit_code
+
+
+def _report(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.evaluation.report import write_report
+
+    write_report(options.run)
+    print(f"report: {options.run / 'report.md'}")
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.prediction import predict_files
+
+    predict_files(options.run, options.client, options.endpoint, options.files, options.top, sys.stdout)
+    return 0
+
+
+def _data_list(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.datasets.catalogue import availability
+    from fedsocket_flwr.evaluation.tables import Column, Table, to_markdown
+
+    rows = availability()
+    print(to_markdown(Table(tuple(Column(name) for name in rows[0]), tuple(tuple(row.values()) for row in rows))))
+    return 0
+
+
+def _data_prepare(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.datasets.catalogue import prepare
+
+    for name, value in prepare(options.name, options.path).items():
+        print(f"{name}: {value}")
+    return 0
+
+
+def _store_list(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.runtime.store import list_runs, state_directory
+    from fedsocket_flwr.text import show_bytes
+
+    for row in list_runs(state_directory({})):
+        changed = datetime.fromtimestamp(row.changed).strftime("%Y-%m-%d %H:%M")
+        print(f"{row.run}  {row.clients} clients  {show_bytes(row.bytes)}  last change {changed}")
+    return 0
+
+
+def _store_prune(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.runtime.store import prune, state_directory
+
+    if not options.runs and options.older_than is None:
+        raise ConfigurationError("name the runs to remove, or give --older-than DAYS")
+    for run in prune(state_directory({}), options.runs, options.older_than):
+        print(f"removed {run}")
+    return 0
+
+
+# --- their options --------------------------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fedsocket-flwr", description="Federated learning on Flower for clients that differ.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a configuration, or continue a run")
+    _configuration_options(run)
+    run.add_argument("--engine", choices=("ray", "inprocess"), help="default: ray; a resumed run keeps its own")
+    run.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<name>-<seed>")
+    run.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of this folder; only run.rounds may be set")
+    run.set_defaults(command=_run)
+
+    check = commands.add_parser("check", help="say everything that a run will do, before it does it")
+    _configuration_options(check)
+    check.add_argument("--plot", type=Path, metavar="PNG", help="draw the training labels of every client")
+    check.set_defaults(command=_check)
+
+    sweep = commands.add_parser("sweep", help="run what is not finished of a sweep, and compare")
+    sweep.add_argument(
+        "sweep",
+        type=Path,
+        help="a sweep's YAML file, or one that ships with the package, such as demo; with --compare, the sweep's folder",
+    )
+    sweep.add_argument("--out", type=Path, metavar="DIR", help="the sweep's folder; default: runs/<name>")
+    sweep.add_argument("--engine", choices=("ray", "inprocess"), default="inprocess")
+    sweep.add_argument("--fail-fast", action="store_true", help="start no further member after the first failure")
+    sweep.add_argument("--compare", action="store_true", help="run nothing, write the comparison again")
+    sweep.set_defaults(command=_sweep)
+
+    report = commands.add_parser("report", help="write a run's report, tables and figures again")
+    report.add_argument("run", type=Path, help="the run folder")
+    report.set_defaults(command=_report)
+
+    predict = commands.add_parser("predict", help="use a trained client's predictor")
+    predict.add_argument("run", type=Path, help="the run folder")
+    predict.add_argument("files", type=Path, nargs="+", help="raw inputs: .npy, .txt (a text a line) or pictures")
+    predict.add_argument("--client", required=True)
+    predict.add_argument("--endpoint", choices=("private", "q", "joint"), default="joint")
+    predict.add_argument("--top", type=int, default=5, help="how many results of a retrieval are printed")
+    predict.set_defaults(command=_predict)
+
+    data = commands.add_parser("data", help="data sets: what is there, and how to get what is not")
+    data_commands = data.add_subparsers(required=True, metavar="list|prepare")
+    data_commands.add_parser("list", help="all data sets").set_defaults(command=_data_list)
+    prepare = data_commands.add_parser("prepare", help="read a data set with every check")
+    prepare.add_argument("name")
+    prepare.add_argument("--path", help="where the data lie, if not in their package")
+    prepare.set_defaults(command=_data_prepare)
+
+    store = commands.add_parser("store", help="the private models that runs have left on this machine")
+    store_commands = store.add_subparsers(required=True, metavar="list|prune")
+    store_commands.add_parser("list", help="all runs").set_defaults(command=_store_list)
+    prune = store_commands.add_parser("prune", help="remove the private models of runs")
+    prune.add_argument("runs", nargs="*", help="names, as `store list` prints them")
+    prune.add_argument("--older-than", type=float, metavar="DAYS")
+    prune.set_defaults(command=_store_prune)
+    return parser
+
+
+def _configuration_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", help="a YAML file, or a configuration that ships with the package, such as demo")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, as in run.seed=202")
+
+
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
     sys.exit(main())

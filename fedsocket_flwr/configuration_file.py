@@ -35,6 +35,8 @@ __all__ = [
 Model = TypeVar("Model", bound=BaseModel)
 _KEY_PART = re.compile(r'\.?(?:"([^"]+)"|([^.\[\]"]+))|\[(\d+)\]')
 SUFFIXES = (".yaml", ".yml")
+SWEEPS = "sweeps"
+"""Folder of the shipped sweeps, beside the configurations."""
 
 
 def read_configuration(source: str | Path, overrides: Sequence[str] = ()) -> Configuration:
@@ -110,6 +112,12 @@ def shipped_configurations() -> tuple[str, ...]:
     return tuple(sorted(_shipped()))
 
 
+def shipped_sweep(source: Path) -> Path:
+    """Return ``source`` if it is a file, else the sweep of that name that ships with the package, if there is one."""
+    shipped = resources.files("fedsocket_flwr") / "configs" / SWEEPS / f"{source}{SUFFIXES[0]}"
+    return Path(str(shipped)) if not source.exists() and shipped.is_file() else source
+
+
 def parse_key(key: str) -> tuple[int | str, ...]:
     """Split a key path such as ``tasks.digits.clients[2].model`` or ``tasks."v1.5".path`` into its parts."""
     parts: list[int | str] = []
@@ -138,7 +146,7 @@ def read_text_file(path: Path) -> str:
 def _shipped(folder: Traversable | None = None, prefix: str = "") -> dict[str, Traversable]:
     found: dict[str, Traversable] = {}
     for entry in (folder or resources.files("fedsocket_flwr") / "configs").iterdir():
-        if entry.is_dir():
+        if entry.is_dir() and entry.name != SWEEPS:
             found |= _shipped(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(SUFFIXES[0]):
             found[prefix + entry.name.removesuffix(SUFFIXES[0])] = entry
