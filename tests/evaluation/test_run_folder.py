@@ -29,11 +29,12 @@ def test_a_finished_run(folder: Path) -> None:
 def test_each_round_is_there_once_and_in_order(folder: Path) -> None:
     rows = history_rows()
     again = {**rows[2], "seconds": 99.0}
-    text = "".join(json.dumps(row) + "\n" for row in [*rows[:4], rows[1], again, *rows[4:], closing_row()])
+    text = "".join(json.dumps(row) + "\n" for row in [closing_row(), *rows[4:], *rows[:4], rows[1], again])
     (folder / "history.jsonl").write_text(text, encoding="utf-8")
     run = read_run(folder)
     assert [row["round"] for row in run.rounds] == list(range(1, 9))
     assert run.rounds[2]["seconds"] == 99.0
+    assert [row["phase"] for row in run.rows] == ["train"] * 8 + ["close"]
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "run.json"])

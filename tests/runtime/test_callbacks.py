@@ -82,6 +82,13 @@ def test_a_resumed_history_holds_each_round_once(tmp_path: Path) -> None:
     assert written(tmp_path) == rows
 
 
+def test_more_rounds_after_a_finished_run_take_its_closing_row_away(tmp_path: Path) -> None:
+    rows = [*history_rows(), closing_row()]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    HistoryWriter(tmp_path, resumed_round=8).on_start(facts(tmp_path))
+    assert written(tmp_path) == rows[:8]
+
+
 def test_a_new_history_forgets_an_old_one(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_text(json.dumps(history_rows()[0]) + "\n", encoding="utf-8")
     HistoryWriter(tmp_path).on_start(facts(tmp_path))
