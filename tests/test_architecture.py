@@ -80,7 +80,8 @@ def imported_modules(source: str, known: frozenset[str]) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:
-            assert node.level == 0 and node.module, f"a relative import in line {node.lineno}"
+            assert node.module, f"a relative import in line {node.lineno}"
+            assert node.level == 0, f"a relative import in line {node.lineno}"
             within = {f"{node.module}.{alias.name}" for alias in node.names}
             submodules = within & known
             found |= submodules if submodules and node.module.split(".")[0] == PACKAGE else set()

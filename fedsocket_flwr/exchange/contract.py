@@ -46,58 +46,6 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One named array of the exchange.
-
-    ``modalities`` lists what a participant must observe to execute the block, beyond what ownership says. ``access`` tells the
-    direction: ``exchanged`` is read and written, ``read`` only comes down, ``written`` only goes up. A dimension of -1 may have
-    any length.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    owner: Owner
-    modalities: tuple[str, ...] = ()
-    access: Access = "exchanged"
-
-    def __post_init__(self) -> None:
-        if self.access not in ACCESSES:
-            raise ContractError(f"block {self.name!r}: unknown access {self.access!r}; expected one of {', '.join(ACCESSES)}")
-        try:
-            np.dtype(self.dtype)
-        except TypeError as error:
-            raise ContractError(f"block {self.name!r}: unknown type of array {self.dtype!r}") from error
-        if any(length < -1 for length in self.shape):
-            raise ContractError(f"block {self.name!r}: a length is at least 0, or -1 for any, found {self.shape}")
-        if self.owner.kind == "class_rows" and not self.shape:
-            raise ContractError(f"block {self.name!r} is owned by class rows and must have a first axis of classes")
-
-    @property
-    def size(self) -> int:
-        """Number of elements; :class:`ContractError` where a dimension may have any length."""
-        if -1 in self.shape:
-            raise ContractError(f"block {self.name!r} of shape {self.shape} has no fixed size")
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array itself."""
-        return self.size * np.dtype(self.dtype).itemsize
-
-    def mismatch(self, array: Array) -> str | None:
-        """Say how an array differs from the block in shape or type, or return None."""
-        fits = len(array.shape) == len(self.shape) and all(
-            want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True)
-        )
-        if not fits:
-            return f"block {self.name!r} has shape {tuple(array.shape)}, expected {self.shape}"
-        if array.dtype != np.dtype(self.dtype):
-            return f"block {self.name!r} has type {array.dtype}, expected {self.dtype}"
-        return None
-
-
-@dataclass(frozen=True)
 class Membership:
     """What a participant declares when it registers: its task, what it observes, and how many training examples it holds.
 
@@ -149,6 +97,65 @@ class Membership:
 
 
 @dataclass(frozen=True)
+class Block:
+    """One named array of the exchange.
+
+    ``modalities`` lists what a participant must observe to execute the block, beyond what ownership says, and ``tasks``, unless it
+    is empty, the tasks whose participants execute it: a task that keeps a copy of its own does not. ``access`` tells the
+    direction: ``exchanged`` is read and written, ``read`` only comes down, ``written`` only goes up. A dimension of -1 may have
+    any length.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    owner: Owner
+    modalities: tuple[str, ...] = ()
+    access: Access = "exchanged"
+    tasks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.access not in ACCESSES:
+            raise ContractError(f"block {self.name!r}: unknown access {self.access!r}; expected one of {', '.join(ACCESSES)}")
+        try:
+            np.dtype(self.dtype)
+        except TypeError as error:
+            raise ContractError(f"block {self.name!r}: unknown type of array {self.dtype!r}") from error
+        if any(length < -1 for length in self.shape):
+            raise ContractError(f"block {self.name!r}: a length is at least 0, or -1 for any, found {self.shape}")
+        if self.owner.kind == "class_rows" and not self.shape:
+            raise ContractError(f"block {self.name!r} is owned by class rows and must have a first axis of classes")
+
+    @property
+    def size(self) -> int:
+        """Number of elements; :class:`ContractError` where a dimension may have any length."""
+        if -1 in self.shape:
+            raise ContractError(f"block {self.name!r} of shape {self.shape} has no fixed size")
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array itself."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    def executable_by(self, membership: Membership) -> bool:
+        """Say whether a participant can execute the block: it belongs to the owner, observes the modalities, has such a task."""
+        held, tasks = set(membership.modalities), self.tasks or (membership.task,)
+        return membership.may_update(self.owner) and held.issuperset(self.modalities) and membership.task in tasks
+
+    def mismatch(self, array: Array) -> str | None:
+        """Say how an array differs from the block in shape or type, or return None."""
+        fits = len(array.shape) == len(self.shape) and all(
+            want in (-1, got) for want, got in zip(self.shape, array.shape, strict=True)
+        )
+        if not fits:
+            return f"block {self.name!r} has shape {tuple(array.shape)}, expected {self.shape}"
+        if array.dtype != np.dtype(self.dtype):
+            return f"block {self.name!r} has type {array.dtype}, expected {self.dtype}"
+        return None
+
+
+@dataclass(frozen=True)
 class Contract:
     """All blocks of a method, in a fixed order."""
 
@@ -171,9 +178,8 @@ class Contract:
         return name in self._by_name
 
     def executable(self, membership: Membership) -> tuple[Block, ...]:
-        """Return the blocks that this participant can execute: it belongs to the owner and observes the modalities."""
-        held = set(membership.modalities)
-        return tuple(b for b in self.blocks if membership.may_update(b.owner) and held.issuperset(b.modalities))
+        """Return the blocks that this participant can execute (see :class:`Block`)."""
+        return tuple(block for block in self.blocks if block.executable_by(membership))
 
     def readable(self, membership: Membership) -> tuple[Block, ...]:
         """Return the blocks that are sent to this participant."""
@@ -200,6 +206,7 @@ class Contract:
                         owner=Owner(b["owner"]["kind"], _text(b["owner"]["key"])),
                         modalities=tuple(_text(modality) for modality in _list(b["modalities"])),
                         access=b["access"],
+                        tasks=tuple(_text(task) for task in _list(b["tasks"])),
                     )
                     for b in _list(json.loads(text))
                 )

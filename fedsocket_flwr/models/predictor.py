@@ -170,6 +170,7 @@ class SharedPredictor(nn.Module):
     def contract(self) -> Contract:
         """Return every parameter as a block with its owner, in the order of ``named_parameters``."""
         owners: dict[str, tuple[Owner, tuple[str, ...]]] = {}
+        sharing = tuple(task.name for task in self.shape.tasks if task.name not in self.shape.isolated)
         for task in self.shape.tasks:
             prefix = f"branches.{_module_key('task', task.name)}."
             own = Owner("task", task.name)
@@ -184,12 +185,14 @@ class SharedPredictor(nn.Module):
             for name, _ in self.residuals[self._residual_key(task.name)].named_parameters():
                 owner = own if isolated else Owner("everyone")
                 owners[f"residuals.{self._residual_key(task.name)}.{name}"] = (owner, ())
-        return Contract(
-            tuple(
-                Block(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), *owners[name])
-                for name, parameter in self.named_parameters()
-            )
-        )
+        blocks = []
+        for name, parameter in self.named_parameters():
+            owner, modalities = owners[name]
+            # An isolated task executes copies of its own, and must neither receive nor dilute what the others share.
+            tasks = sharing if self.shape.isolated and owner.kind in ("modality", "everyone") else ()
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            blocks.append(Block(name, tuple(parameter.shape), dtype, owner, modalities, tasks=tasks))
+        return Contract(tuple(blocks))
 
     def fix_gates(self) -> None:
         """Keep every g[t] where it is (the fixed gate of the gate x PCGrad study)."""

@@ -88,14 +88,14 @@ def merge_by_owner(
     """
     weighty = [update for update in updates if update.examples > 0]
     merged = dict(previous)
-    # Blocks of one owner that need the same modalities are held by the same clients, and make one vector.
-    crossing: dict[tuple[Owner, tuple[str, ...]], list[Block]] = {}
+    # Blocks of one owner that need the same modalities and tasks are held by the same clients, and make one vector.
+    crossing: dict[tuple[Owner, tuple[str, ...], tuple[str, ...]], list[Block]] = {}
     for block in contract.blocks:
         writers = [update for update in weighty if block.name in update.blocks]
         if not writers:
             continue
         if block.owner.kind == "everyone" or (block.owner.kind == "modality" and modality == "projected"):
-            crossing.setdefault((block.owner, block.modalities), []).append(block)
+            crossing.setdefault((block.owner, block.modalities, block.tasks), []).append(block)
         elif block.owner.kind == "class_rows":
             merged[block.name] = merging.class_row_mean(
                 previous[block.name],
@@ -108,7 +108,7 @@ def merge_by_owner(
                 [update.blocks[block.name] for update in writers], [update.examples for update in writers]
             )
     conflicts: dict[str, float] = {}
-    for (owner, needed), blocks in crossing.items():
+    for (owner, needed, _), blocks in crossing.items():
         everyone = owner.kind == "everyone"
         after, cosines = _merge_across_tasks(
             blocks, previous, weighty, memberships, project=(residual if everyone else modality) == "projected"

@@ -27,6 +27,7 @@ BLOCKS = st.builds(
     owner=OWNERS,
     modalities=st.lists(NAMES, max_size=2).map(tuple),
     access=st.sampled_from(ACCESSES),
+    tasks=st.lists(NAMES, max_size=2).map(tuple),
 )
 CONTRACTS = st.lists(BLOCKS, max_size=5, unique_by=lambda block: block.name).map(lambda blocks: Contract(tuple(blocks)))
 MEMBERSHIPS = st.builds(
@@ -99,6 +100,7 @@ class TestJson:
             ("dtype", "floaty"),
             ("modalities", "image"),
             ("access", "all"),
+            ("tasks", "digits"),
         ],
     )
     def test_contract_of_other_types_is_refused(self, key: str, value: object) -> None:
@@ -207,6 +209,19 @@ class TestAccess:
         assert names(contract.executable(member)) == ["both", "down", "up", "seen"]
         assert names(contract.readable(member)) == ["both", "down", "seen"]
         assert names(contract.writable(member)) == ["both", "up", "seen"]
+
+    def test_what_only_some_tasks_share(self) -> None:
+        contract = Contract(
+            (
+                block("all"),
+                block("some", tasks=("digits", "clips")),
+                block("image", owner=Owner("modality", "image"), tasks=("news",)),
+            )
+        )
+        executed = {
+            task: names(contract.executable(Membership("a", task, ("image",), 1))) for task in ("digits", "news", "other")
+        }
+        assert executed == {"digits": ["all", "some"], "news": ["all", "image"], "other": ["all"]}
 
     @FEW
     @given(CONTRACTS, MEMBERSHIPS)
