@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def finished_run(shared_home: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def toy_run(finished_run: Path, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def toy_run(finished_run: Path, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The finished toy run, with the state directory in which its private models lie."""
     monkeypatch.setenv("FEDSOCKET_HOME", str(shared_home))
-    yield finished_run
+    return finished_run
