@@ -175,6 +175,7 @@ def _local_superlink() -> Iterator[_Flower]:
         "FEDSOCKET_HOME": str(state_directory({})),
         # The SuperLink starts its helpers by name.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": _import_folders(),
     }
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "127.0.0.1:{port}"\ninsecure = true\n', encoding="utf-8"
@@ -196,6 +197,11 @@ def _local_superlink() -> Iterator[_Flower]:
     finally:
         _stop_group(superlink)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _import_folders() -> str:
+    """Return where this process finds modules, in its order: a user's model that it can import, the workers can too."""
+    return os.pathsep.join(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
 
 
 def _wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -1,12 +1,12 @@
 """Which strategy, client and predictor make a method: one row each, resolved only when needed.
 
-Adding a method means adding its strategy file, its client file and its row here.
+Adding a method means adding its strategy file, its client file and its row here. Another project's method needs no row: the
+configuration names it as ``package.module:name`` of a :class:`Method`.
 """
 
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.errors import ConfigurationError
 from fedsocket_flwr.exchange.contract import Blocks, Contract
 from fedsocket_flwr.exchange.registration import Roster
+from fedsocket_flwr.import_paths import is_import_path, load
 from fedsocket_flwr.strategies.registered import RegisteredStrategy
 
 if TYPE_CHECKING:
@@ -21,13 +22,35 @@ if TYPE_CHECKING:
     from fedsocket_flwr.models.predictor import PredictorShape
 
 
+def merging_rules(config: Configuration) -> dict[str, Any]:
+    """Return the settings of ``merging``, as :class:`~fedsocket_flwr.strategies.task_owned.TaskOwnedStrategy` takes them."""
+    return config.merging.model_dump()
+
+
+def no_options(config: Configuration) -> dict[str, Any]:
+    """Return nothing: a strategy that takes what every strategy takes."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Method:
-    """The parts of a method as ``module:name``; ``predictor`` is None where nothing is shared."""
+    """The parts of a method.
+
+    Attributes
+    ----------
+    strategy, client
+        ``module:name`` of a :class:`~fedsocket_flwr.strategies.registered.RegisteredStrategy` and of a
+        :class:`~fedsocket_flwr.clients.participant.Participant`.
+    predictor
+        ``module:name`` of the shared predictor; None where nothing is shared.
+    options
+        What the strategy's constructor takes of the configuration beyond what every strategy takes.
+    """
 
     strategy: str
     client: str
     predictor: str | None
+    options: Callable[[Configuration], Mapping[str, Any]] = no_options
 
 
 METHODS: dict[str, Method] = {
@@ -35,6 +58,7 @@ METHODS: dict[str, Method] = {
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
         client="fedsocket_flwr.clients.fedsocket:FedSocketClient",
         predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+        options=merging_rules,
     ),
     "local": Method(
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
@@ -54,18 +78,17 @@ class ServerSide:
 
 
 def find_method(name: str) -> Method:
-    """Return a method's row, or raise :class:`ConfigurationError` with the nearest name."""
+    """Return a method's row, or what an import path names; :class:`ConfigurationError` where there is no such method."""
+    if is_import_path(name):
+        found = load(name, f"run.method {name!r}")
+        if not isinstance(found, Method):
+            raise ConfigurationError(f"run.method: {name!r} is a {type(found).__name__}, expected a Method")
+        return found
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(METHODS)}"
         raise ConfigurationError(f"run.method: no method is called {name!r}{hint}")
     return METHODS[name]
-
-
-def resolve(reference: str) -> Any:
-    """Import ``module:name``."""
-    module, name = reference.split(":")
-    return getattr(import_module(module), name)
 
 
 def shared_shape(config: Configuration) -> "PredictorShape | None":
@@ -104,10 +127,10 @@ def build_server_side(config: Configuration, run: str, roster: Roster) -> Server
         def probe(blocks: Blocks) -> Mapping[str, float]:
             return {f"gate.{task}": gate for task, gate in gates_of(shape, blocks).items()}
 
-    strategy = resolve(find_method(config.run.method).strategy)(
+    method = find_method(config.run.method)
+    strategy = load(method.strategy, f"strategy of {config.run.method!r}")(
         contract,
-        residual=config.merging.residual,
-        modality=config.merging.modality,
+        **method.options(config),
         roster=roster,
         run=run,
         seed=config.run.seed,
@@ -126,7 +149,8 @@ def build_client(config: Configuration, client: str, run: str, state_directory: 
     from fedsocket_flwr.runtime.device import choose_device
     from fedsocket_flwr.runtime.store import ClientStore
 
-    participant: Participant = resolve(find_method(config.run.method).client)(
+    method = find_method(config.run.method)
+    participant: Participant = load(method.client, f"client of {config.run.method!r}")(
         config,
         open_client_data(config, client, feature_directory(state_directory)),
         ClientStore(state_directory, run, client),

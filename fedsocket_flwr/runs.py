@@ -1,5 +1,6 @@
 """Runs in Python: start one, open a finished one, read its numbers, use its predictors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.plain_files import read_json
+from fedsocket_flwr.runtime.callbacks import Callback
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +57,13 @@ class Run:
         return load_predictor(self.folder, client, endpoint)
 
 
-def run(config: Configuration | str | Path, *, out: Path | str | None = None, engine: engines.Engine = "inprocess") -> Run:
+def run(
+    config: Configuration | str | Path,
+    *,
+    out: Path | str | None = None,
+    engine: engines.Engine = "inprocess",
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Carry out a run and return it.
 
     Parameters
@@ -66,9 +74,11 @@ def run(config: Configuration | str | Path, *, out: Path | str | None = None, en
         The run folder; None makes ``runs/<name>-<seed>``.
     engine
         ``inprocess`` needs nothing but this process; ``ray`` uses all processors through Flower.
+    callbacks
+        What follows the run, in this process; see :class:`fedsocket_flwr.runtime.callbacks.Callback`.
     """
     resolved = config if isinstance(config, Configuration) else read_configuration(config)
-    return Run(engines.start(resolved, None if out is None else Path(out), engine))
+    return Run(engines.start(resolved, None if out is None else Path(out), engine, callbacks))
 
 
 def open_run(folder: Path | str) -> Run:

@@ -22,6 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "configuration_file",
             "errors",
             "file_names",
+            "import_paths",
             "metric_names",
             "plain_files",
             "problems",

@@ -1,10 +1,11 @@
 """Which data sets there are: one row each, and one file that reads it.
 
+Another project's data set needs no row: a task names it as ``package.module:name`` of a :class:`DatasetEntry`.
+
 A reader is a function ``read(path, options) -> Corpus``. It finds its files by itself when ``path`` is None, refuses options that
 it does not know, and raises :class:`~fedsocket_flwr.errors.DataError` for data that are missing or altered.
 """
 
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from fedsocket_flwr.datasets import bbc, glyphs, mnist5k
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.errors import ConfigurationError, DataError
+from fedsocket_flwr.import_paths import is_import_path, load
 
 Reader = Callable[[str | None, Mapping[str, Any]], Corpus]
 ROOM = "fedsocket_flwr.datasets"
@@ -145,7 +147,12 @@ _CORPORA: dict[str, Corpus] = {}
 
 
 def entry(name: str) -> DatasetEntry:
-    """Return the row of that name; an unknown one raises :class:`ConfigurationError` with the nearest."""
+    """Return the row of that name, or what an import path names; :class:`ConfigurationError` where there is no such data set."""
+    if is_import_path(name):
+        found = load(name, f"data set {name!r}")
+        if not isinstance(found, DatasetEntry):
+            raise ConfigurationError(f"data set {name!r} is a {type(found).__name__}, expected a DatasetEntry")
+        return found
     if name not in CATALOGUE:
         raise unknown_name("data set", name, CATALOGUE)
     return CATALOGUE[name]
@@ -153,8 +160,7 @@ def entry(name: str) -> DatasetEntry:
 
 def resolve(import_string: str) -> Any:
     """Return what an import string ``module:name`` names."""
-    module, _, name = import_string.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return load(import_string, "data set")
 
 
 def read_corpus(task: TaskSettings) -> Corpus:

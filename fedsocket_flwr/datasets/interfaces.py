@@ -1,13 +1,13 @@
 """The fixed interface h_m: what Q reads of a modality, the same for every client and never trained (FedSocket v1, section on Q).
 
 An interface is an *extractor* (pixels, hashed words, a frozen backbone, ...), then a fixed orthogonal projection to ``width``,
-then scaling to one norm. Adding one means one class and one row in ``EXTRACTORS``.
+then scaling to one norm. Adding one means one class and one row in ``EXTRACTORS``; another project's needs no row, a setting
+names it as ``package.module:Class``.
 
 Legend: ``N`` rows, ``D`` numbers an extractor gives, ``W`` the width.
 """
 
 import hashlib
-import importlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from fedsocket_flwr.config import InterfaceSettings
 from fedsocket_flwr.datasets.corpus import Array, Raw
 from fedsocket_flwr.datasets.options import choose_options, unknown_name
 from fedsocket_flwr.errors import ConfigurationError, DataError
+from fedsocket_flwr.import_paths import is_import_path, load
 from fedsocket_flwr.seeds import derive_seed
 
 ROOM = "fedsocket_flwr.datasets"
@@ -77,10 +78,10 @@ def build_interface(settings: InterfaceSettings) -> Interface:
     if settings.kind == PRECOMPUTED:
         choose_options(f"interface {PRECOMPUTED!r}", settings.options, {})
         return Precomputed(settings)
-    if settings.kind not in EXTRACTORS:
+    if settings.kind not in EXTRACTORS and not is_import_path(settings.kind):
         raise unknown_name("kind of interface", settings.kind, [*EXTRACTORS, PRECOMPUTED])
-    module, _, name = EXTRACTORS[settings.kind].partition(":")
-    extractor: Extractor = getattr(importlib.import_module(module), name)(settings.options)
+    path = EXTRACTORS.get(settings.kind, settings.kind)
+    extractor: Extractor = load(path, f"interface {settings.kind!r}")(settings.options)
     return Projected(settings, extractor)
 
 

@@ -1,6 +1,5 @@
 """Private models by name, or by a user's own import path, built and checked before anything is trained."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.import_paths import is_import_path, load
 from fedsocket_flwr.models.private import ModelFacts, RetrievalModel
 
 __all__ = ["PRIVATE_MODELS", "ModelFacts", "build_private_model"]
@@ -67,20 +67,13 @@ def build_private_model(name: str, arguments: Mapping[str, Any], facts: ModelFac
 
 
 def _constructor(name: str) -> Callable[..., Any]:
-    if name not in PRIVATE_MODELS and ":" not in name:
+    if name not in PRIVATE_MODELS and not is_import_path(name):
         nearest = get_close_matches(name, PRIVATE_MODELS, n=1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else "expected one of these or package.module:Class"
         raise ConfigurationError(f"no private model is called {name!r}; {hint} (models: {', '.join(PRIVATE_MODELS)})")
-    module_name, _, attribute = PRIVATE_MODELS.get(name, name).partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ConfigurationError(f"private model {name!r}: cannot import {module_name!r} ({_reason(error)})") from error
-    found: Callable[..., Any] | None = getattr(module, attribute, None)
-    if found is None or not callable(found):
-        nearest = get_close_matches(attribute, vars(module), n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ConfigurationError(f"private model {name!r}: {module_name} has no class {attribute!r}{hint}")
+    found: Callable[..., Any] = load(PRIVATE_MODELS.get(name, name), f"private model {name!r}")
+    if not callable(found):
+        raise ConfigurationError(f"private model {name!r} is a {type(found).__name__}, expected a class")
     return found
 
 

@@ -111,7 +111,7 @@ def test_the_trial_does_not_touch_batch_statistics() -> None:
         ("nowhere.models:Net", {}, IMAGES, "cannot import 'nowhere.models'.*No module named 'nowhere'"),
         (":Net", {}, IMAGES, "cannot import ''"),
         ("my_broken_models:Net", {}, IMAGES, "cannot import 'my_broken_models'.*no_such_package"),
-        ("my_models:Liner", {}, IMAGES, "my_models has no class 'Liner'; did you mean 'Linear'"),
+        ("my_models:Liner", {}, IMAGES, "my_models has no 'Liner'; did you mean 'Linear'"),
         ("image_cnn", {"widht": 4}, IMAGES, "'image_cnn'.*unexpected keyword argument 'widht'; it takes width: int = 16, hidden"),
         ("my_models:NeedsDepth", {}, IMAGES, "missing a required.*'depth'; it takes depth"),
         ("my_models:not_a_module", {"a": 1}, IMAGES, "it takes no arguments"),
