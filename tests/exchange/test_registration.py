@@ -1,0 +1,217 @@
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsocket_flwr.errors import RegistrationError
+from fedsocket_flwr.exchange import registration
+from fedsocket_flwr.exchange.registration import RECORD, Roster, answer_registration
+from fedsocket_flwr.runtime.inprocess import InProcessGrid
+from tests.small_federation import MEMBERS
+
+DIGESTS = {"code": "c" * 64, "configuration": "f" * 64}
+
+
+@pytest.fixture(autouse=True)
+def _no_pause_between_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "POLL_SECONDS", 0.001)
+
+
+class ScriptedGrid(InProcessGrid):
+    """Nodes that come, go, keep silent or cannot be reached. ``online`` has the nodes at each look; the last entry stays."""
+
+    def __init__(
+        self, app: ClientApp, nodes: Sequence[dict[str, Any]], online: Sequence[set[int]] = (), silent: Iterable[int] = ()
+    ) -> None:
+        super().__init__(app, nodes)
+        self.online = list(online) or [set(super().get_node_ids())]
+        self.silent, self.unreached = set(silent), dict[int, int]()
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.online.pop(0) if len(self.online) > 1 else self.online[0]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        self.asked += [message.metadata.dst_node_id for message in messages]
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        for message, reply in zip(messages, replies, strict=True):
+            node = message.metadata.dst_node_id
+            if node in self.silent:
+                continue
+            if self.unreached.get(node, 0) > 0:
+                self.unreached[node] -= 1
+                yield Message(Error(5, "Node Unavailable"), reply_to=message)
+            else:
+                yield reply
+
+
+def app_of(**digests: str) -> ClientApp:
+    app = ClientApp()
+
+    @app.query("register")
+    def register(message: Message, context: Context) -> Message:
+        asked = message.content.config_records[RECORD]
+        assert asked["run"] == "run-1"
+        client = str(context.node_config["client"])
+        if client == "broken":
+            raise RuntimeError("line one\nthe disk is full")
+        if client == "stranger":
+            return Message(RecordDict({"other": ConfigRecord({})}), reply_to=message)
+        if client == "liar":
+            return Message(RecordDict({RECORD: ConfigRecord({"membership": '{"client": 3}'})}), reply_to=message)
+        own = {name: str(context.node_config.get(name, value)) for name, value in DIGESTS.items()}
+        return Message(answer_registration(MEMBERS[client], own), reply_to=message)
+
+    return app
+
+
+def grid_of(*clients: str | dict[str, Any], **script: Any) -> ScriptedGrid:
+    """Return a grid whose nodes 2, 3, ... are these clients."""
+    nodes = [{"client": client} if isinstance(client, str) else client for client in clients]
+    return ScriptedGrid(app_of(), nodes, **script)
+
+
+def roster() -> Roster:
+    return Roster(request={"run": "run-1"}, digests=DIGESTS)
+
+
+class TestWhoIsWho:
+    def test_every_node_becomes_a_client(self) -> None:
+        known = roster()
+        known.register(grid_of("news-1", "digits-1"), ["digits-1", "news-1"], 5)
+        assert known.nodes == {"news-1": 2, "digits-1": 3}
+        assert known.memberships == {client: MEMBERS[client] for client in ("news-1", "digits-1")}
+        assert known.refused == {}
+
+    def test_a_known_node_is_asked_once(self) -> None:
+        known, grid = roster(), grid_of("news-1", "digits-1")
+        for _ in range(3):
+            known.register(grid, None, 5)
+        assert grid.asked == [2, 3]
+
+    def test_without_expected_clients_whoever_is_there_is_enough(self) -> None:
+        known = roster()
+        known.register(grid_of("pairs-1"), None, 5)
+        assert set(known.nodes) == {"pairs-1"}
+
+    def test_a_client_that_nobody_expected_takes_part_too(self) -> None:
+        known = roster()
+        known.register(grid_of("pairs-1", "news-1"), ["news-1"], 5)
+        assert set(known.nodes) == {"pairs-1", "news-1"}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("digest", ["code", "configuration"])
+    def test_another_digest_is_named_with_its_client(self, digest: str) -> None:
+        known = roster()
+        known.register(grid_of("news-1", {"client": "digits-1", digest: "0" * 64}), ["news-1"], 5)
+        assert known.refused == {3: f"client 'digits-1' runs another {digest}: {'0' * 12}, expected {DIGESTS[digest][:12]}"}
+        assert set(known.memberships) == {"news-1"}
+
+    def test_a_digest_that_is_missing(self) -> None:
+        known = Roster(request={"run": "run-1"}, digests={"licence": "x"})
+        with pytest.raises(RegistrationError, match="client 'news-1' runs another licence: None, expected x"):
+            known.register(grid_of("news-1"), ["news-1"], 5)
+
+    def test_a_second_node_of_a_client(self) -> None:
+        known = roster()
+        known.register(grid_of("news-1", "news-1"), ["news-1"], 5)
+        assert known.nodes == {"news-1": 2}
+        assert known.refused == {3: "node 3 claims client 'news-1', which is node 2"}
+
+    def test_a_node_that_raises_is_named_with_its_last_words(self) -> None:
+        known = roster()
+        known.register(grid_of("news-1", "broken"), ["news-1"], 5)
+        assert known.refused == {3: "node 3: the disk is full"}
+
+    @pytest.mark.parametrize("client", ["stranger", "liar"])
+    def test_a_node_that_answers_something_else(self, client: str) -> None:
+        known = roster()
+        known.register(grid_of("news-1", client), ["news-1"], 5)
+        assert known.refused[3].startswith("node 3 does not answer as a client: ")
+
+    def test_where_the_refused_node_takes_the_missing_clients_place_nobody_waits(self) -> None:
+        began = time.monotonic()
+        with pytest.raises(RegistrationError, match=r"2 nodes are online, but no node registered as digits-1 \(.*another code"):
+            roster().register(grid_of("news-1", {"client": "digits-1", "code": "old"}), ["news-1", "digits-1"], 60)
+        assert time.monotonic() - began < 5
+
+    def test_a_refused_node_is_not_asked_again(self) -> None:
+        known, grid = roster(), grid_of("news-1", "broken")
+        for _ in range(3):
+            known.register(grid, ["news-1"], 5)
+        assert grid.asked == [2, 3]
+
+
+class TestWaiting:
+    def test_nodes_that_come_late(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", "digits-2", online=[set(), {2}, {2, 4}, {2, 4}, {2, 3, 4}])
+        known.register(grid, ["digits-1", "digits-2", "news-1"], 30)
+        assert set(known.nodes) == {"digits-1", "digits-2", "news-1"}
+        assert grid.asked == [2, 4, 3]
+
+    def test_a_refused_node_does_not_end_the_wait_for_one_that_comes_late(self) -> None:
+        known = roster()
+        grid = grid_of("broken", "news-1", "digits-1", online=[{2}, {2}, {2, 3, 4}])
+        known.register(grid, ["digits-1", "news-1"], 30)
+        assert set(known.nodes) == {"digits-1", "news-1"}
+        assert known.refused == {2: "node 2: the disk is full"}
+
+    def test_who_is_missing_when_the_time_is_over_is_named(self) -> None:
+        expected = r"1 nodes are online, but no node registered as digits-1, pairs-1 \(none was refused\)"
+        with pytest.raises(RegistrationError, match=expected):
+            roster().register(grid_of("news-1"), ["pairs-1", "news-1", "digits-1"], 0.05)
+
+    def test_nobody_comes(self) -> None:
+        with pytest.raises(RegistrationError, match=r"0 nodes are online, but no node registered as a client"):
+            roster().register(grid_of("news-1", online=[set()]), None, 0.05)
+
+    def test_a_silent_node_is_asked_again(self) -> None:
+        known, grid = roster(), grid_of("news-1", "digits-1", silent=[3])
+        known.register(grid, ["news-1"], 5)
+        grid.silent.clear()
+        known.register(grid, ["news-1", "digits-1"], 5)
+        assert grid.asked == [2, 3, 3]
+        assert known.nodes == {"news-1": 2, "digits-1": 3}
+
+    def test_a_node_that_could_not_be_reached_is_asked_again_and_not_refused(self) -> None:
+        known, grid = roster(), grid_of("news-1", "digits-1")
+        grid.unreached[3] = 2
+        known.register(grid, ["news-1", "digits-1"], 30)
+        assert known.nodes == {"news-1": 2, "digits-1": 3}
+        assert known.refused == {}
+        assert grid.asked == [2, 3, 3, 3]
+
+
+class TestReturning:
+    def test_a_client_that_returns_under_a_new_node_is_the_same_client(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", "news-1", online=[{2, 3}, {3, 4}])
+        known.register(grid, None, 5)
+        known.register(grid, None, 5)
+        assert known.nodes == {"digits-1": 3, "news-1": 4}
+        assert set(known.memberships) == {"digits-1", "news-1"}
+
+    def test_a_client_that_left_is_no_longer_at_a_node_but_still_known(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", online=[{2, 3}, {3}])
+        known.register(grid, None, 5)
+        known.register(grid, None, 5)
+        assert known.nodes == {"digits-1": 3}
+        assert set(known.memberships) == {"digits-1", "news-1"}
+
+    def test_a_restarted_node_gets_its_place_once_the_old_one_counts_as_gone(self) -> None:
+        """Flower keeps a node that died online for a while; its successor's claim is refused only until then."""
+        known = roster()
+        grid = grid_of("news-1", "digits-1", "news-1", online=[{2, 3}, {2, 3, 4}, {3, 4}])
+        for _ in range(2):
+            known.register(grid, None, 5)
+        assert known.refused == {4: "node 4 claims client 'news-1', which is node 2"}
+        known.register(grid, None, 5)
+        assert known.nodes == {"digits-1": 3, "news-1": 4}
+        assert known.refused == {}
