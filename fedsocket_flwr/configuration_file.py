@@ -156,13 +156,14 @@ def _shipped(folder: Traversable | None = None, prefix: str = "") -> dict[str, T
 def _read_source(source: str | Path) -> tuple[str, str, Path]:
     """Return a configuration's text, its name in messages, and the folder its paths are relative to."""
     path = Path(source)
-    if path.suffix not in SUFFIXES:
-        shipped = _shipped().get(path.as_posix())
-        if shipped is not None:
-            return _decoded(shipped.read_bytes(), str(source)), str(source), Path.cwd()
-        if not path.exists():
-            known = ", ".join(shipped_configurations())
-            raise ConfigurationError(f"{source}: no such file; configurations that ship with the package: {known}")
+    # A shipped configuration may also be called as in a file listing, `configs/demo.yaml`, wherever the package is installed.
+    named = path.as_posix().removeprefix("configs/").removesuffix(SUFFIXES[0])
+    shipped = _shipped().get(named) if path.suffix not in SUFFIXES or not path.exists() else None
+    if shipped is not None:
+        return _decoded(shipped.read_bytes(), str(source)), str(source), Path.cwd()
+    if not path.exists():
+        known = ", ".join(shipped_configurations())
+        raise ConfigurationError(f"{source}: no such file; configurations that ship with the package: {known}")
     return read_text_file(path), str(source), path.parent
 
 

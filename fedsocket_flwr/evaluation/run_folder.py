@@ -1,7 +1,5 @@
 """Reading a run folder (its layout: ``docs/run_folder.md``): everything a report needs, from plain files only."""
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +127,7 @@ def read_run(folder: Path) -> RunRecord:
         classes={task: tuple(str(name) for name in found.get("classes", ())) for task, found in splits.items()},
         rows=rows,
         test=test,
-        q_parameters=_count_parameters(folder / "q.safetensors"),
+        q_parameters=int(run.get("q_parameters", 0)),
         notes=tuple(notes),
     )
 
@@ -180,17 +178,3 @@ def _clients(config: Record, splits: Record) -> dict[str, ClientFacts]:
             counts = tuple(split.get("class_counts", {}).get("train", ()))
             clients[client["name"]] = ClientFacts(client["name"], task, client.get("model", ""), **sizes, class_counts=counts)
     return clients
-
-
-def _count_parameters(path: Path) -> int:
-    """Count the elements named in a safetensors header, without reading the tensors; no file means no Q."""
-    if not path.exists():
-        return 0
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, path.stat().st_size)))
-        header.pop("__metadata__", None)
-        return sum(math.prod(int(length) for length in tensor["shape"]) for tensor in header.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: not a safetensors file ({error})") from error

@@ -24,7 +24,7 @@ def summarise(run: RunRecord) -> dict[str, Any]:
         "status": "complete" if run.complete else "unfinished",
         "engine": run.run.get("engine"),
         "q_parameters": run.q_parameters,
-        "bytes": {name: sum(int(row.get("bytes", {}).get(name, 0)) for row in run.rows) for name in BYTES},
+        "bytes": {name: sum(int(row.get("bytes", {}).get(name, 0)) for row in rounds) for name in BYTES},
         "seconds": sum(float(row.get("seconds", 0.0)) for row in rounds),
         "endpoints": endpoint_means(run, "best"),
         "endpoints_last": endpoint_means(run, "last"),

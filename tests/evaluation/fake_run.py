@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors.numpy import save_file
 
 ROUNDS = 8
 LONG = "x" * 300
@@ -27,6 +26,8 @@ CLASSES = {"digits": 10, "news": 5, "News": 10}
 START = {"private": 0.45, "q": 0.3, "joint": 0.5}
 CEILING = {"private": 0.83, "q": 0.91, "joint": 0.924}
 WHOLE_Q = 913_003 * 4
+
+PARAMETERS = {"q_parameters": 48 * 256 + 1}
 
 
 def _metrics(kind: str, value: float) -> dict[str, float]:
@@ -165,7 +166,9 @@ def make_run(folder: Path, tasks: dict[str, Any] = DEMO, rounds: int = ROUNDS, f
     rows = history_rows(tasks, rounds) + ([closing_row(tasks, rounds)] if finished else [])
     write = {
         "config.yaml": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
-        "run.json": json.dumps({"run": "demo-1a2b", "engine": "inprocess", "created": "2026-01-02T03:04:05Z"}),
+        "run.json": json.dumps({"run": "demo-1a2b", "engine": "inprocess", "created": "2026-01-02T03:04:05Z"} | PARAMETERS),
+            {"run": "demo-1a2b", "engine": "inprocess", "created": "2026-01-02T03:04:05Z", "q_parameters": 12289}
+        ),
         "environment.json": json.dumps({"python": "3.11", "interfaces": {"image": {"kind": "pixels", "width": 256}}}),
         "splits.json": json.dumps(_splits(tasks), ensure_ascii=False),
         "history.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
@@ -174,5 +177,4 @@ def make_run(folder: Path, tasks: dict[str, Any] = DEMO, rounds: int = ROUNDS, f
         write["test.json"] = json.dumps(_test(tasks), ensure_ascii=False)
     for name, text in write.items():
         (folder / name).write_text(text, encoding="utf-8")
-    save_file({"residual": np.zeros((48, 256), np.float32), "gate": np.zeros((), np.float32)}, folder / "q.safetensors")
     return folder

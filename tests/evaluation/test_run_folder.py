@@ -72,7 +72,6 @@ def test_a_file_that_an_early_cut_leaves_out_is_noted(folder: Path, name: str) -
         ("history.jsonl", '{"phase": "train", "round": 1, "dev": {}}\n{"phase": "train", "round": 2, "dev": {"tasks": {}}}\n'),
         ("history.jsonl", '{"phase": "train", "round": 1, "bytes": 7}\n'),
         ("history.jsonl", 'nonsense\n{"phase": "close"}\n'),
-        ("q.safetensors", "GIT LFS"),
     ],
 )
 def test_a_malformed_file_is_named(folder: Path, name: str, text: str) -> None:
