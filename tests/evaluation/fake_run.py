@@ -167,8 +167,6 @@ def make_run(folder: Path, tasks: dict[str, Any] = DEMO, rounds: int = ROUNDS, f
     write = {
         "config.yaml": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         "run.json": json.dumps({"run": "demo-1a2b", "engine": "inprocess", "created": "2026-01-02T03:04:05Z"} | PARAMETERS),
-            {"run": "demo-1a2b", "engine": "inprocess", "created": "2026-01-02T03:04:05Z", "q_parameters": 12289}
-        ),
         "environment.json": json.dumps({"python": "3.11", "interfaces": {"image": {"kind": "pixels", "width": 256}}}),
         "splits.json": json.dumps(_splits(tasks), ensure_ascii=False),
         "history.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
