@@ -95,7 +95,7 @@ def shared_shape(config: Configuration) -> "PredictorShape | None":
     """Return the shape of the predictor that the configured method shares, or None."""
     if find_method(config.run.method).predictor is None:
         return None
-    from fedsocket_flwr.datasets.client_data import interface_widths, task_classes
+    from fedsocket_flwr.datasets.client_data import interface_widths, task_classes, token_modalities
     from fedsocket_flwr.models.predictor import PredictorShape, TaskShape
 
     return PredictorShape(
@@ -105,6 +105,7 @@ def shared_shape(config: Configuration) -> "PredictorShape | None":
             TaskShape(name, task.kind, task.modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
         ),
         interface_widths=interface_widths(config),
+        token_modalities=token_modalities(config),
         isolated=config.isolated_tasks,
     )
 

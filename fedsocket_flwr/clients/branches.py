@@ -37,12 +37,14 @@ class BranchFacts:
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
     input_shapes: Mapping[str, tuple[int, ...]]
+    token_modalities: tuple[str, ...]
 
     @classmethod
     def of(cls, data: ClientData) -> "BranchFacts":
         """Return the facts of a client's data."""
         shapes = {modality: tuple(values.shape[1:]) for modality, values in data.train.inputs.items()}
-        return cls(data.client, data.task, data.kind, data.modalities, data.classes, data.class_counts(), shapes)
+        tokens = tuple(modality for modality, values in data.train.features.items() if values.ndim == 3)
+        return cls(data.client, data.task, data.kind, data.modalities, data.classes, data.class_counts(), shapes, tokens)
 
     def to_notes(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
@@ -51,7 +53,7 @@ class BranchFacts:
     @classmethod
     def from_notes(cls, notes: Mapping[str, Any]) -> "BranchFacts":
         """Read what :meth:`to_notes` returned, after JSON made lists of the tuples."""
-        lists = {name: tuple(notes[name]) for name in ("modalities", "classes", "class_counts")}
+        lists = {name: tuple(notes[name]) for name in ("modalities", "classes", "class_counts", "token_modalities")}
         shapes = {modality: tuple(shape) for modality, shape in notes["input_shapes"].items()}
         return cls(**{**notes, **lists, "input_shapes": shapes})
 
@@ -77,6 +79,7 @@ def new_q(config: Configuration, facts: BranchFacts, device: torch.device) -> Sh
         residual_rank=config.predictor.residual_rank,
         tasks=(TaskShape(facts.task, facts.kind, facts.modalities, len(facts.classes)),),
         interface_widths={modality: config.interfaces[modality].width for modality in facts.modalities},
+        token_modalities=frozenset(facts.token_modalities),
         isolated=config.isolated_tasks,
     )
     with torch.random.fork_rng(devices=[]):

@@ -20,6 +20,7 @@ from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import Interface, build_interface
 from fedsocket_flwr.datasets.partitions import task_splits
 from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
+from fedsocket_flwr.errors import ConfigurationError
 
 KEPT_SPLITS = 64
 _INTERFACES: dict[str, Interface] = {}
@@ -74,6 +75,31 @@ def interface_widths(config: Configuration) -> dict[str, int]:
     return {modality: config.interfaces[modality].width for modality in used}
 
 
+def token_modalities(config: Configuration) -> frozenset[str]:
+    """Return the modalities whose features are tokens (N, tokens, width), as the first row of every task's data gives them.
+
+    Raises
+    ------
+    ConfigurationError
+        A modality has tokens in one task and vectors in another, so that one Q cannot read both.
+    """
+    found: dict[str, dict[bool, str]] = {}
+    for name, task in config.tasks.items():
+        for modality in task.modalities:
+            raw = read_corpus(task).raw[modality]
+            # Pictures and texts become one vector each: only rows that are tokens already need a look, which may cost weights.
+            tokens = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.ndim == 3
+            tokens = tokens and _interface(config.interfaces[modality])(raw[:1]).ndim == 3
+            found.setdefault(modality, {})[tokens] = name
+    for modality, tasks in found.items():
+        if len(tasks) == 2:
+            raise ConfigurationError(
+                f"interfaces.{modality} gives tokens for tasks.{tasks[True]} and vectors for tasks.{tasks[False]}; "
+                "give one of them a modality of another name"
+            )
+    return frozenset(modality for modality, tasks in found.items() if True in tasks)
+
+
 def describe_clients(config: Configuration) -> list[dict[str, Any]]:
     """Return one row a client, in the order of the file: task, sizes, and the training count of each class by name."""
     rows = []
@@ -87,14 +113,19 @@ def describe_clients(config: Configuration) -> list[dict[str, Any]]:
     return rows
 
 
+def _interface(settings: InterfaceSettings) -> Interface:
+    """Return the interface of these settings, built once per process."""
+    key = json.dumps(settings.model_dump(mode="json"), sort_keys=True, default=str)
+    if key not in _INTERFACES:
+        _INTERFACES[key] = build_interface(settings)
+    return _INTERFACES[key]
+
+
 def _features(
     settings: InterfaceSettings, corpus: Corpus, modality: str, cache_dir: Path, progress: Progress | None = None
 ) -> Array:
     """Return the features of a whole modality, mapped once per process."""
-    key = json.dumps(settings.model_dump(mode="json"), sort_keys=True, default=str)
-    if key not in _INTERFACES:
-        _INTERFACES[key] = build_interface(settings)
-    interface = _INTERFACES[key]
+    interface = _interface(settings)
     # The corpus is kept beside its features, so its id cannot be given to another one.
     place = (interface.digest, id(corpus), modality, cache_dir)
     if place not in _FEATURES:

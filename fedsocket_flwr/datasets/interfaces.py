@@ -45,6 +45,7 @@ class Interface(Protocol):
 class Extractor(Protocol):
     """What an interface computes before the projection.
 
+    Tokens come of rows that are tokens; a picture or a text becomes one vector.
     ``content`` names what its output depends on beyond its options: the checksum of weights or vectors, or nothing.
     """
 
