@@ -30,7 +30,7 @@ def blocks_of(outcome: Outcome, task: str) -> dict[str, Any]:
     return {name: array for name, array in outcome.q.items() if f"task/{task}" in name}
 
 
-# --- Private -> Q -------------------------------------------------------------------------------------------------------------------
+# --- Private -> Q ---
 
 
 def test_label_q_does_not_depend_on_private(outcome: Run) -> None:
@@ -45,7 +45,7 @@ def test_with_teaching_q_depends_on_private_in_every_task(outcome: Run) -> None:
         assert differs(blocks_of(outcome(SHORT | {"training.teaching.distil_q": 0.0}), task), blocks_of(outcome(SHORT), task))
 
 
-# --- Q -> Private -------------------------------------------------------------------------------------------------------------------
+# --- Q -> Private ---
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
@@ -72,7 +72,7 @@ def test_only_fusion_moves_the_fusion_gate_and_only_in_classification(outcome: R
         assert (fusion.states[client]["fusion_gate"] != 0) == (not client.startswith("pairs"))
 
 
-# --- what is shared -----------------------------------------------------------------------------------------------------------------
+# --- what is shared ---
 
 
 @pytest.mark.parametrize("isolated", ["all", ["shapes"]])
@@ -138,7 +138,7 @@ def test_local_has_no_q_at_all(outcome: Run) -> None:
     assert all(set(entry["best"]) == {"private"} for entry in local.test.values())
 
 
-# --- merging ------------------------------------------------------------------------------------------------------------------------
+# --- merging ---
 
 
 def test_a_fixed_gate_never_moves(outcome: Run) -> None:
@@ -190,7 +190,7 @@ def test_the_payload_changes_bytes_and_nothing_else(outcome: Run) -> None:
         assert row_owned["bytes"]["up"] < row_full["bytes"]["up"]
 
 
-# --- optimisers and participation ---------------------------------------------------------------------------------------------------
+# --- optimisers and participation ---
 
 
 def test_q_optimisers_are_kept_or_reset(outcome: Run) -> None:
