@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -40,12 +41,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _speak_safely() -> None:
-    """Print letters that the terminal's encoding lacks as escapes, and the project's warnings but not Flower's chatter."""
+    """Print letters that the terminal's encoding lacks as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    logging.getLogger("fedsocket_flwr").setLevel(logging.INFO)
+
+
+def _quieten_flower() -> None:
+    """Let Flower print warnings only, in colour on a terminal only; importing it would overwrite what was set before."""
+    from flwr.common.logger import update_console_handler
+
+    update_console_handler(level=logging.WARNING, colored=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
 
 
 # --- commands -------------------------------------------------------------------------------------------------------------------
@@ -56,6 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     from fedsocket_flwr.runtime.callbacks import ProgressPrinter
     from fedsocket_flwr.runtime.run_files import read_identity
 
+    _quieten_flower()
     callbacks = [ProgressPrinter(sys.stdout)]
     if options.resume is not None:
         if options.config or options.out:
@@ -111,6 +118,8 @@ def _sweep(options: argparse.Namespace) -> int:
         compare(options.sweep)
         print(f"comparison: {options.sweep / 'comparison.md'}")
         return 0
+
+    _quieten_flower()
 
     def runner(config: "Configuration", folder: Path) -> None:
         print(f"member {folder}", flush=True)
