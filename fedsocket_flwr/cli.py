@@ -60,6 +60,7 @@ def _quieten_flower() -> None:
 def _run(options: argparse.Namespace) -> int:
     from fedsocket_flwr import engines
     from fedsocket_flwr.runtime.callbacks import ProgressPrinter
+    from fedsocket_flwr.runtime.feature_progress import feature_progress
     from fedsocket_flwr.runtime.run_files import read_identity
 
     _quieten_flower()
@@ -72,7 +73,11 @@ def _run(options: argparse.Namespace) -> int:
         if not engines.resume(folder, engine, _rounds_only(options.set), callbacks):
             print(f"{folder} is finished; nothing to do")
     else:
-        folder = engines.start(_configuration(options), options.out, options.engine or "ray", callbacks)
+        engine = options.engine or "ray"
+        folder = engines.prepare_run(_configuration(options), options.out, engine)
+        with feature_progress(sys.stderr) as progress:
+            engines.compute_features(folder, progress)
+        engines.carry_out(folder, engine, callbacks)
     print(f"report: {folder / 'report.md'}")
     return 0
 

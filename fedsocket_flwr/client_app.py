@@ -97,9 +97,12 @@ def _answer(message: Message, context: Context, work: Callable[["Participant", B
         raise StoreError(f"run {broadcast.run!r} never registered at this node: {path} is missing")
     text = path.read_text(encoding="utf-8")
     config = _configuration(text)
+    from fedsocket_flwr.runtime.device import release_memory
+
     with _threads(config):
         client = _open_client(text, client_name(context.node_config, config), broadcast.run, state)
         update, failure = work(client, broadcast)
+        release_memory(client.device)
     return Message(payload.write_update(update, failure), reply_to=message)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.datasets.client_data import warm_features
+from fedsocket_flwr.datasets.features import Progress
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.methods import feature_directory
 from fedsocket_flwr.plain_files import read_json_lines
@@ -86,12 +87,16 @@ def resume(folder: Path, engine: Engine, rounds: int | None = None, callbacks: S
 def carry_out(folder: Path, engine: Engine, callbacks: Sequence[Callback] = ()) -> None:
     """Run the prepared run of a folder to its end."""
     config = read_run_configuration(folder)
-    # Once, here, with one process and before any worker waits for it.
-    warm_features(config, feature_directory(state_directory({})))
+    compute_features(folder)
     if engine == "inprocess":
         _in_process(config, folder, callbacks)
     else:
         _through_ray(config, folder, callbacks)
+
+
+def compute_features(folder: Path, progress: Progress | None = None) -> None:
+    """Compute a prepared run's interface features: once, with one process, before any worker waits for them."""
+    warm_features(read_run_configuration(folder), feature_directory(state_directory({})), progress)
 
 
 def _in_process(config: Configuration, folder: Path, callbacks: Sequence[Callback]) -> None:

@@ -1,5 +1,6 @@
 """What happens before a run starts: everything is checked, then a folder is claimed and the run's facts are written into it."""
 
+import json
 from pathlib import Path
 
 from fedsocket_flwr.config import Configuration
@@ -8,12 +9,13 @@ from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
-from fedsocket_flwr.methods import find_method, shared_shape
+from fedsocket_flwr.methods import feature_directory, find_method, shared_shape
 from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.provenance import environment
 from fedsocket_flwr.runtime.callbacks import RunFacts
 from fedsocket_flwr.runtime.device import require_devices
 from fedsocket_flwr.runtime.run_files import claim_folder, load_checkpoint, read_identity, write_identity
+from fedsocket_flwr.runtime.store import state_directory
 
 CONFIGURATION = "config.yaml"
 
@@ -28,12 +30,12 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
     """
     find_method(config.run.method)
     require_devices(config.resources)
-    splits = manifest(config)
+    splits = manifest(config, feature_directory(state_directory({})))
     require_private_models(config)
     parameters = q_parameters(config)
     folder = claim_folder(out, config)
     write_configuration(config, folder / CONFIGURATION)
-    write_whole(folder / "splits.json", dump_json(splits) + "\n")
+    write_whole(folder / "splits.json", json.dumps(splits, ensure_ascii=False) + "\n")
     interfaces = {name: interface.kind for name, interface in config.interfaces.items()}
     facts = environment() | {"interfaces": interfaces, "threads": config.resources.threads}
     write_whole(folder / "environment.json", dump_json(facts, indent=2) + "\n")
@@ -75,13 +77,18 @@ def _tested(folder: Path, config: Configuration) -> bool:
 
 
 def require_private_models(config: Configuration) -> None:
-    """Build every client's private model once, or raise :class:`ConfigurationError` naming the client and what is wrong."""
+    """Build every private model once, or raise :class:`ConfigurationError` naming a client that has it and what is wrong."""
     import torch
 
     from fedsocket_flwr.models.private import ModelFacts
     from fedsocket_flwr.models.registry import build_private_model
 
+    checked: set[tuple[str, str, str]] = set()
     for name, client in config.clients():
+        key = (name, client.model, json.dumps(client.arguments, sort_keys=True))
+        if key in checked:
+            continue
+        checked.add(key)
         task = config.tasks[name]
         corpus = read_corpus(task)
         shapes = {m: tuple(private_inputs(m, corpus.raw[m][:1], task).shape[1:]) for m in task.modalities}

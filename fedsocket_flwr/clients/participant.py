@@ -130,7 +130,7 @@ class Participant(ABC):
             last = Kept(broadcast.round, state.version, 0.0, measured.choice or self._how(self.data.dev).default_choice())
             branches = (*(("private",) if self._trained(state) else ()), *(("q",) if state.q else ()))
             endpoints = (*branches, *(("joint",) if len(branches) == 2 else ()))
-            if state.q is not None:
+            if state.q is not None and broadcast.round not in state.checkpoints.q_rounds():
                 self.store.save_blocks(q_name(broadcast.round), module_arrays(state.q))
             frozen = {
                 "best": state.checkpoints.or_last(last, endpoints).to_notes(),

@@ -33,6 +33,7 @@ DIRICHLET_SEEDS = 10
 # Raise it when the same settings and data give other splits than before.
 DRAW_VERSION = 1
 _SPLITS: dict[str, dict[str, ClientSplit]] = {}
+_TEXTS: dict[int, tuple[TaskSettings, str]] = {}
 
 
 def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["shared", "own"]) -> dict[str, ClientSplit]:
@@ -74,10 +75,9 @@ def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["sha
     units = dealing.draw()
     train = dealing.train(units["train"])
     rest = [dealing.shared(units[s]) if test == "shared" else dealing.own(s, units[s], train) for s in ("dev", "test")]
-    return {
-        client: ClientSplit(*(tuple(int(row) for row in np.sort(part[k])) for part in (train, *rest)))
-        for k, client in enumerate(names)
-    }
+    # Clients that share a part share its tuple: a thousand copies of DEV would be most of the memory.
+    rows = {id(part): tuple(np.sort(part).tolist()) for parts in (train, *rest) for part in parts}
+    return {client: ClientSplit(*(rows[id(parts[k])] for parts in (train, *rest))) for k, client in enumerate(names)}
 
 
 def task_splits(config: Configuration, name: str, cache_dir: Path | None = None) -> dict[str, ClientSplit]:
@@ -92,7 +92,7 @@ def task_splits(config: Configuration, name: str, cache_dir: Path | None = None)
         loading the partitioners takes it longer than all else. None keeps nothing.
     """
     task, test = config.tasks[name], config.evaluation.test
-    key = json.dumps([name, task.model_dump(mode="json"), test], sort_keys=True)
+    key = json.dumps([name, _text(task), test])
     if key not in _SPLITS:
         corpus = read_corpus(task)
         if cache_dir is None or task.partition.manifest is not None:
@@ -100,6 +100,14 @@ def task_splits(config: Configuration, name: str, cache_dir: Path | None = None)
         else:
             _SPLITS[key] = _kept_splits(name, task, corpus, test, cache_dir / f"splits-{_draw_digest(key, corpus)[:20]}.json")
     return _SPLITS[key]
+
+
+def _text(task: TaskSettings) -> str:
+    """Return all settings of a task as text, made once: with a thousand clients that takes longer than to open one."""
+    # The settings are kept beside their text, so their id cannot be given to other ones.
+    if id(task) not in _TEXTS:
+        _TEXTS[id(task)] = (task, json.dumps(task.model_dump(mode="json"), sort_keys=True))
+    return _TEXTS[id(task)][1]
 
 
 def _draw_digest(key: str, corpus: Corpus) -> str:
@@ -123,9 +131,12 @@ def _kept_splits(
     return splits
 
 
-def manifest(config: Configuration) -> dict[str, Any]:
-    """Return the split manifest of a configuration, in JSON's types: indices and class counts per client, a checksum per task."""
-    tasks = {name: task_manifest(read_corpus(task), task_splits(config, name)) for name, task in config.tasks.items()}
+def manifest(config: Configuration, cache_dir: Path | None = None) -> dict[str, Any]:
+    """Return the split manifest of a configuration, in JSON's types: indices and class counts per client, a checksum per task.
+
+    ``cache_dir`` is that of :func:`task_splits`.
+    """
+    tasks = {name: task_manifest(read_corpus(task), task_splits(config, name, cache_dir)) for name, task in config.tasks.items()}
     return {"version": 1, "tasks": tasks}
 
 

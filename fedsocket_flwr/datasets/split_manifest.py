@@ -100,11 +100,13 @@ def read_manifest(path: Path, task: str, clients: tuple[str, ...], corpus: Corpu
         )
     problems += [f"client {client!r} is not in the configuration" for client in clients_found if client not in clients]
     problems += [f"client {client!r} of the configuration is missing" for client in clients if client not in clients_found]
-    splits = {}
+    splits: dict[str, ClientSplit] = {}
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     for client in clients:
         if client in clients_found:
             rows = {split: _indices(client, split, clients_found[client], number_of_rows(corpus), problems) for split in SPLITS}
-            splits[client] = ClientSplit(**rows)
+            # Clients that share a part share its tuple.
+            splits[client] = ClientSplit(**{split: shared.setdefault(found, found) for split, found in rows.items()})
     if not problems:
         problems += _overlaps(splits, corpus)
     if not problems and found.get("checksum", split_checksum(splits)) != split_checksum(splits):

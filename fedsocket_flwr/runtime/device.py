@@ -71,6 +71,14 @@ def limited_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def release_memory(device: "torch.device") -> None:
+    """Give a GPU's cached memory back when a message is done, so that clients that share it do not add up."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def _visible_gpus() -> int:
     import torch
 
