@@ -26,7 +26,7 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
     Raises
     ------
     FedSocketError
-        Something that the configuration asks for is not there; nothing has been written then.
+        Something that the configuration asks for is not there; nothing but caches has been written then.
     """
     find_method(config.run.method)
     require_devices(config.resources)
