@@ -59,12 +59,14 @@ def _quieten_flower() -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from fedsocket_flwr import engines
+    from fedsocket_flwr.run_preparation import prepare_run
     from fedsocket_flwr.runtime.callbacks import ProgressPrinter
     from fedsocket_flwr.runtime.feature_progress import feature_progress
     from fedsocket_flwr.runtime.run_files import read_identity
 
     _quieten_flower()
     callbacks = [ProgressPrinter(sys.stdout)]
+    engine: engines.Engine
     if options.resume is not None:
         if options.config or options.out:
             raise ConfigurationError("--resume takes its configuration from the run folder; give neither CONFIG nor --out")
@@ -74,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{folder} is finished; nothing to do")
     else:
         engine = options.engine or "ray"
-        folder = engines.prepare_run(_configuration(options), options.out, engine)
+        folder = prepare_run(_configuration(options), options.out, engine)
         with feature_progress(sys.stderr) as progress:
             engines.compute_features(folder, progress)
         engines.carry_out(folder, engine, callbacks)

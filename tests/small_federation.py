@@ -10,7 +10,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Array, Block, Blocks, Broadcast, Contract, Membership, Owner, Update
-from fedsocket_flwr.exchange.registration import RECORD, answer_registration
+from fedsocket_flwr.exchange.registration import answer_registration
 from fedsocket_flwr.runtime.inprocess import InProcessGrid
 from fedsocket_flwr.seeds import numpy_generator
 
@@ -90,7 +90,7 @@ def drift(member: Membership, broadcast: Broadcast) -> tuple[Mapping[str, Array]
     return moved, metrics | ({"dev.q.accuracy": 0.5} if broadcast.round > 1 else {})
 
 
-def numpy_app(work: Work = drift, digests: Mapping[str, str] | None = None) -> ClientApp:
+def numpy_app(work: Work = drift) -> ClientApp:
     """Return a ClientApp whose nodes say who they are by ``client`` in their node configuration."""
     app = ClientApp()
 
@@ -107,10 +107,7 @@ def numpy_app(work: Work = drift, digests: Mapping[str, str] | None = None) -> C
 
     @app.query("register")
     def register(message: Message, context: Context) -> Message:
-        asked = message.content.config_records[RECORD]
-        return Message(
-            answer_registration(member_of(context), digests or {k: str(v) for k, v in asked.items()}), reply_to=message
-        )
+        return Message(answer_registration(member_of(context), {}), reply_to=message)
 
     app.train()(answer)
     app.query("close")(answer)

@@ -100,8 +100,8 @@ class Membership:
 class Block:
     """One named array of the exchange.
 
-    ``modalities`` lists what a participant must observe to execute the block, beyond what ownership says, and ``tasks``, unless it
-    is empty, the tasks whose participants execute it: a task that keeps a copy of its own does not. ``access`` tells the
+    ``modalities`` lists what a participant must observe to execute the block, beyond what ownership says, and ``tasks``, unless
+    it is empty, the tasks whose participants execute it: a task that keeps a copy of its own does not. ``access`` tells the
     direction: ``exchanged`` is read and written, ``read`` only comes down, ``written`` only goes up. A dimension of -1 may have
     any length.
     """
