@@ -10,15 +10,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fedsocket_flwr.clients.branches import BranchFacts, load_branches
 from fedsocket_flwr.clients.checkpoints import Checkpoints
+from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.datasets.corpus import Raw, Split
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.errors import ConfigurationError, MeasurementError, RunError
 from fedsocket_flwr.learning.measuring import build_measure
 from fedsocket_flwr.learning.objectives import build_objective
+from fedsocket_flwr.models.predictor import SharedPredictor
 from fedsocket_flwr.run_preparation import read_run_configuration
 from fedsocket_flwr.runtime.device import limited_threads
 from fedsocket_flwr.runtime.run_files import read_identity
@@ -62,6 +65,8 @@ def load_predictor(
     frozen, notes = store.read_note("closing"), store.read_note("facts")
     if frozen is None or notes is None:
         raise RunError(f"client {client!r} of {folder} has frozen no choices on this machine: it ran elsewhere")
+    if moment not in frozen:
+        raise RunError(f"no moment is called {moment!r}; there are {', '.join(frozen)}")
     kept = Checkpoints.from_notes(frozen[moment]).kept
     if endpoint not in kept:
         raise RunError(f"client {client!r} has no endpoint {endpoint!r}; it has {', '.join(kept) or 'none'}")
@@ -83,12 +88,12 @@ class Predictor:
 
     def __init__(
         self,
-        config: Any,
+        config: Configuration,
         facts: BranchFacts,
         endpoint: Endpoint,
         choice: Mapping[str, float],
-        private: Any,
-        q: Any,
+        private: nn.Module | None,
+        q: SharedPredictor | None,
     ) -> None:
         self.facts = facts
         self.endpoint = endpoint

@@ -50,6 +50,22 @@ def toy_config(settings: Mapping[str, Any] | None = None) -> Configuration:
     return read_with_settings("toy", settings or {}, Path.cwd())
 
 
+class Cut:
+    """A callback that ends the process after a round."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_start(self, run: Any) -> None: ...
+
+    def on_phase(self, row: Any) -> None:
+        if row["phase"] == "train" and row["round"] == self.after:
+            raise KeyboardInterrupt
+
+    def on_end(self, status: str) -> None:
+        assert status == "interrupted"
+
+
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """Draw no report and do not wait for the disk."""

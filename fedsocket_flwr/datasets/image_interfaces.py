@@ -58,7 +58,9 @@ class Pixels:
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D) in [0, 1]."""
         images = require_images("pixels", raw)
-        flat: Array = resized(planes(images, self._channels), self._size).reshape(len(images), -1)
+        flat: Array = resized(planes(images, self._channels), self._size).reshape(
+            len(images), self._channels * self._size * self._size
+        )
         return flat
 
 

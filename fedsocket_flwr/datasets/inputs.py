@@ -93,6 +93,7 @@ def private_inputs(modality: str, raw: Raw, task: TaskSettings) -> Array:
         return unit_images(raw)
     if raw.dtype != np.float32 or raw.ndim not in (2, 3):
         raise DataError(
-            f"modality {modality!r}: vectors must be float32 of shape (N, D) or (N, tokens, D), found {raw.dtype} {raw.shape}"
+            f"modality {modality!r}: vectors must be float32 of shape (N, D) or (N, tokens, D) and pictures uint8, "
+            f"found {raw.dtype} of shape {raw.shape}"
         )
     return raw
