@@ -65,6 +65,7 @@ Fraction = Annotated[Number, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 FreeMapping = Annotated[dict[str, Any], BeforeValidator(_plain_value)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence_as_tuple)]
+Role = Literal["donor", "recipient"]
 # A name becomes part of parameter names, tables and (made safe) file names: no separators of paths, no control characters.
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\s./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$")]
 
@@ -95,12 +96,23 @@ class InterfaceSettings(Settings):
 
 
 class PartitionSettings(Settings):
-    """How a task's rows are dealt to its clients; its seed is apart from the run's, so a sweep over seeds keeps the split."""
+    """How a task's rows are dealt to its clients; its seed is apart from the run's, so a sweep over seeds keeps the split.
 
-    kind: Literal["dirichlet", "iid", "natural", "all"] = "iid"
+    ``group`` names the column of what must not be torn between two folds (a person, a dialogue, a video). ``donors_recipients``
+    divides by it: whole groups are TEST (``test_groups``), DEV (``dev_groups``) and each donor's (``donor_groups``); of the other
+    groups the recipients are dealt units of the column ``unit`` (none: single rows), of which they keep the share ``keep``.
+    """
+
+    kind: Literal["dirichlet", "iid", "natural", "all", "donors_recipients"] = "iid"
     seed: Seed = 7
     alpha: Positive = 0.5
     column: str | None = None
+    group: str | None = None
+    unit: str | None = None
+    test_groups: Annotated[int, Field(ge=0)] = 0
+    dev_groups: Annotated[int, Field(ge=0)] = 0
+    donor_groups: Annotated[int, Field(ge=0)] = 0
+    keep: Fraction = 1.0
     train: Annotated[int, Field(ge=1)] | None = None
     dev: Annotated[int, Field(ge=0)] | None = None
     test: Annotated[int, Field(ge=0)] | None = None
@@ -113,22 +125,49 @@ class PartitionSettings(Settings):
             raise ValueError("a natural partition needs `column`, the data set's column that names the owner of a row")
         return self
 
+    @model_validator(mode="after")
+    def _whole_groups_go_with_their_kind(self) -> Self:
+        if self.kind == "donors_recipients":
+            if self.group is None or not self.donor_groups:
+                raise ValueError("a donors_recipients partition needs `group`, a column, and `donor_groups` of at least 1")
+            sizes = [name for name in ("train", "dev", "test") if getattr(self, name) is not None]
+            if sizes:
+                raise ValueError(
+                    f"a donors_recipients partition counts groups: use test_groups and dev_groups instead of {', '.join(sizes)}"
+                )
+            return self
+        own = {"unit": None, "test_groups": 0, "dev_groups": 0, "donor_groups": 0, "keep": 1.0}
+        given = [name for name, default in own.items() if getattr(self, name) != default]
+        if given:
+            raise ValueError(f"{', '.join(given)} belong to kind donors_recipients, found kind {self.kind}")
+        return self
+
 
 class ClientSettings(Settings):
-    """One participant: its name, its private model and, for a natural partition, the value of the column that is its own."""
+    """One participant: its name, its private model and, for a natural partition, the value of the column that is its own.
+
+    ``modalities`` are those that it holds; none given: all of its task's.
+    """
 
     name: Name
     model: str
     arguments: FreeMapping = {}
     natural_id: str | None = None
+    modalities: Annotated[Names, Field(min_length=1)] | None = None
 
 
 class TaskSettings(Settings):
-    """A task: data, modalities, split and clients."""
+    """A task: data, modalities, split and clients.
+
+    ``shared`` are the modalities that Q reads, and every client holds them; none given: Q reads of each client what it holds.
+    Private models read the data themselves (``private_inputs: raw``) or interface features of their modalities (``features``).
+    """
 
     dataset: str
     kind: Literal["classification", "retrieval"]
     modalities: Annotated[Names, Field(min_length=1)]
+    shared: Annotated[Names, Field(min_length=1)] | None = None
+    private_inputs: Literal["raw", "features"] = "raw"
     path: str | None = None
     options: FreeMapping = {}
     text_buckets: Annotated[int, Field(ge=16)] = 8192
@@ -140,7 +179,52 @@ class TaskSettings(Settings):
     def _retrieval_matches_two_modalities(self) -> Self:
         if self.kind == "retrieval" and set(self.modalities) != {"image", "text"}:
             raise ValueError(f"a retrieval task has the modalities image and text, found {list(self.modalities)}")
+        if self.kind == "retrieval" and {len(self.q_modalities), *(len(self.held_by(c)) for c in self.clients)} != {2}:
+            raise ValueError("in a retrieval task Q and every client have both image and text")
         return self
+
+    @model_validator(mode="after")
+    def _modalities_are_the_task_s(self) -> Self:
+        _require_part_of("shared", self.q_modalities, self.modalities)
+        for client in self.clients:
+            held = self.held_by(client)
+            _require_part_of(f"client {client.name!r}: modalities", held, self.modalities)
+            lacking = [modality for modality in self.shared or () if modality not in held]
+            if lacking:
+                raise ValueError(
+                    f"client {client.name!r} lacks {', '.join(lacking)}, which `shared` says that all clients hold"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _donors_and_recipients_are_there(self) -> Self:
+        roles = {self.role_of(client) for client in self.clients}
+        if self.partition.kind == "donors_recipients" and len(roles) == 1:
+            raise ValueError(
+                f"a donors_recipients partition needs donors and recipients, found only {roles.pop()}s: set `shared` to what all "
+                "clients hold, and `modalities` of the recipients to the same"
+            )
+        return self
+
+    @property
+    def q_modalities(self) -> tuple[str, ...]:
+        """The modalities that Q reads, in the task's order."""
+        return self.modalities if self.shared is None else self.shared
+
+    def held_by(self, client: ClientSettings) -> tuple[str, ...]:
+        """Return the modalities of one of the task's clients."""
+        return self.modalities if client.modalities is None else client.modalities
+
+    def role_of(self, client: ClientSettings) -> Role:
+        """Return ``donor`` for a client that holds a modality beyond those that Q reads, else ``recipient``."""
+        return "donor" if set(self.held_by(client)) - set(self.q_modalities) else "recipient"
+
+
+def _require_part_of(what: str, names: tuple[str, ...], whole: tuple[str, ...]) -> None:
+    """Refuse names that are not the task's modalities, or stand twice."""
+    unknown = [name for name in names if name not in whole]
+    if unknown or len(set(names)) != len(names):
+        raise ValueError(f"{what} must be different ones of the task's modalities {list(whole)}, found {list(names)}")
 
 
 class PredictorSettings(Settings):
@@ -273,14 +357,12 @@ class Configuration(Settings):
         if twice:
             raise ValueError(f"client names must differ over all tasks, found twice: {', '.join(twice)}")
         for name, task in self.tasks.items():
-            for modality in task.modalities:
+            for modality in task.modalities if task.private_inputs == "features" else task.q_modalities:
                 if modality not in self.interfaces:
                     raise ValueError(f"tasks.{name} reads the modality {modality!r}, but interfaces.{modality} is not there")
-            if modality_key(task.modalities) not in self.training.private:
-                raise ValueError(
-                    f"tasks.{name} needs training.private.{modality_key(task.modalities)}, "
-                    f"found only {sorted(self.training.private)}"
-                )
+            for key in dict.fromkeys(modality_key(task.held_by(client)) for client in task.clients):
+                if key not in self.training.private:
+                    raise ValueError(f"tasks.{name} needs training.private.{key}, found only {sorted(self.training.private)}")
         isolated = () if self.exchange.isolated == "all" else self.exchange.isolated
         for section, tasks in (("exchange.isolated", isolated), ("participation.tasks", self.participation.tasks)):
             unknown = sorted(set(tasks) - set(self.tasks))
@@ -302,6 +384,16 @@ class Configuration(Settings):
         raise ConfigurationError(
             f"no client is called {name!r}; the configuration has {', '.join(c.name for _, c in self.clients())}"
         )
+
+    def client_modalities(self, name: str) -> tuple[str, ...]:
+        """Return the modalities that a client holds."""
+        task, client = self.client(name)
+        return self.tasks[task].held_by(client)
+
+    def role(self, name: str) -> Role:
+        """Return whether a client is a ``donor``, who holds a modality beyond those that Q reads, or a ``recipient``."""
+        task, client = self.client(name)
+        return self.tasks[task].role_of(client)
 
     @property
     def isolated_tasks(self) -> frozenset[str]:

@@ -6,7 +6,8 @@ file once. The arrays of a split may be shared between clients: nobody writes to
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedsocket_flwr.config import Configuration, InterfaceSettings, TaskSettings
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.corpus import Array, ClientData, Corpus, Raw, Split
 from fedsocket_flwr.datasets.features import Progress, features
+from fedsocket_flwr.datasets.groups import group_ids
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import Interface, build_interface
 from fedsocket_flwr.datasets.partitions import task_splits
@@ -24,12 +26,25 @@ from fedsocket_flwr.errors import ConfigurationError
 
 KEPT_SPLITS = 64
 _INTERFACES: dict[str, Interface] = {}
+_GROUPS: dict[tuple[int, str], tuple[Corpus, Array]] = {}
 _FEATURES: dict[tuple[str, int, str, Path], tuple[Corpus, Array]] = {}
 _SPLITS: OrderedDict[str, Split] = OrderedDict()
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How a client reads its task's data: the modalities that it holds, those of them that Q reads, the features it needs."""
+
+    task: TaskSettings
+    corpus: Corpus
+    held: tuple[str, ...]
+    shared: tuple[str, ...]
+    whole: Mapping[str, Array]
+    groups: Array | None
+
+
 def open_client_data(config: Configuration, client: str, cache_dir: Path) -> ClientData:
-    """Return one client's TRAIN, DEV and TEST.
+    """Return one client's TRAIN, DEV and TEST: inputs of the modalities that it holds, features of those of them that Q reads.
 
     Parameters
     ----------
@@ -47,21 +62,35 @@ def open_client_data(config: Configuration, client: str, cache_dir: Path) -> Cli
     DataError
         The data are missing or altered; :class:`PartitionError` where they cannot be divided as asked.
     """
-    name, _ = config.client(client)
+    name, settings = config.client(client)
     task = config.tasks[name]
     corpus = read_corpus(task)
     rows = task_splits(config, name, cache_dir)[client]
-    whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in task.modalities}
-    train, dev, test = (_split(task, corpus, whole, getattr(rows, split)) for split in SPLITS)
-    return ClientData(client, name, corpus.kind, task.modalities, corpus.classes, train, dev, test)
+    held = task.held_by(settings)
+    shared = tuple(modality for modality in held if modality in task.q_modalities)
+    needed = held if task.private_inputs == "features" else shared
+    whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in needed}
+    reading = _Reading(task, corpus, held, shared, whole, _groups(corpus, task.partition.group, name))
+    train, dev, test = (_split(reading, getattr(rows, split)) for split in SPLITS)
+    return ClientData(client, name, corpus.kind, held, corpus.classes, train, dev, test)
 
 
 def warm_features(config: Configuration, cache_dir: Path, progress: Progress | None = None) -> None:
     """Compute every feature file of a configuration that is not there yet."""
     for task in config.tasks.values():
         corpus = read_corpus(task)
-        for modality in task.modalities:
+        for modality in task.modalities if task.private_inputs == "features" else task.q_modalities:
             _features(config.interfaces[modality], corpus, modality, cache_dir, progress)
+
+
+def private_input_shapes(config: Configuration, client: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of one row of what a client's private model takes, by modality, from the data set's first row."""
+    name, settings = config.client(client)
+    task = config.tasks[name]
+    raw = read_corpus(task).raw
+    if task.private_inputs == "features":
+        return {m: tuple(_interface(config.interfaces[m])(raw[m][:1]).shape[1:]) for m in task.held_by(settings)}
+    return {m: tuple(private_inputs(m, raw[m][:1], task).shape[1:]) for m in task.held_by(settings)}
 
 
 def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
@@ -70,13 +99,13 @@ def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
 
 
 def interface_widths(config: Configuration) -> dict[str, int]:
-    """Return the width of Q's input for every modality that some task reads."""
-    used = sorted({modality for task in config.tasks.values() for modality in task.modalities})
+    """Return the width of Q's input for every modality that Q reads of some task."""
+    used = sorted({modality for task in config.tasks.values() for modality in task.q_modalities})
     return {modality: config.interfaces[modality].width for modality in used}
 
 
 def token_modalities(config: Configuration) -> frozenset[str]:
-    """Return the modalities whose features are tokens (N, tokens, width), as the first row of every task's data gives them.
+    """Return the modalities that Q reads as tokens (N, tokens, width), as the first row of every task's data gives them.
 
     Raises
     ------
@@ -85,7 +114,7 @@ def token_modalities(config: Configuration) -> frozenset[str]:
     """
     found: dict[str, dict[bool, str]] = {}
     for name, task in config.tasks.items():
-        for modality in task.modalities:
+        for modality in task.q_modalities:
             raw = read_corpus(task).raw[modality]
             # Pictures and texts become one vector each: only rows that are tokens already need a look, which may cost weights.
             tokens = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.ndim == 3
@@ -133,20 +162,33 @@ def _features(
     return _FEATURES[place][1]
 
 
-def _split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: tuple[int, ...]) -> Split:
-    """Return one split; clients that share a DEV or TEST share its arrays."""
-    shape = [task.dataset, task.path, task.options, task.modalities, task.text_length, task.text_buckets, rows]
-    key = json.dumps([shape, [id(array) for array in whole.values()]], sort_keys=True, default=str)
+def _groups(corpus: Corpus, column: str | None, task: str) -> Array | None:
+    """Return the group of every row of a corpus, found once per process."""
+    if column is None:
+        return None
+    place = (id(corpus), column)
+    if place not in _GROUPS:
+        _GROUPS[place] = (corpus, group_ids(corpus, column, task))
+    return _GROUPS[place][1]
+
+
+def _split(reading: _Reading, rows: tuple[int, ...]) -> Split:
+    """Return one split; clients that read a shared DEV or TEST alike share its arrays."""
+    task, group = reading.task, reading.task.partition.group
+    shape = [task.dataset, task.path, task.options, reading.held, task.text_length, task.text_buckets, rows]
+    more = [reading.shared, task.private_inputs, group]
+    key = json.dumps([shape, more, [id(array) for array in reading.whole.values()]], sort_keys=True, default=str)
     if key not in _SPLITS:
-        _SPLITS[key] = _made_split(task, corpus, whole, np.asarray(rows, dtype=np.int64))
+        _SPLITS[key] = _made_split(reading, np.asarray(rows, dtype=np.int64))
         if len(_SPLITS) > KEPT_SPLITS:
             _SPLITS.popitem(last=False)
     _SPLITS.move_to_end(key)
     return _SPLITS[key]
 
 
-def _made_split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], rows: Array) -> Split:
-    picked = dict.fromkeys(task.modalities, rows)
+def _made_split(reading: _Reading, rows: Array) -> Split:
+    corpus = reading.corpus
+    picked = dict.fromkeys(reading.held, rows)
     labels, pairs = None, None
     if corpus.pairs is not None:
         images, image_rows = np.unique(corpus.pairs[rows, 0], return_inverse=True)
@@ -155,11 +197,17 @@ def _made_split(task: TaskSettings, corpus: Corpus, whole: dict[str, Array], row
         pairs = np.stack([image_rows, text_rows], axis=1).astype(np.int64)
     elif corpus.labels is not None:
         labels = corpus.labels[rows]
+    taken = {m: np.asarray(whole[picked[m]]) for m, whole in reading.whole.items()}
+    if reading.task.private_inputs == "features":
+        inputs = {m: taken[m] for m in reading.held}
+    else:
+        inputs = {m: private_inputs(m, _take(corpus.raw[m], picked[m]), reading.task) for m in reading.held}
     return Split(
-        inputs={m: private_inputs(m, _take(corpus.raw[m], picked[m]), task) for m in task.modalities},
-        features={m: np.asarray(whole[m][picked[m]]) for m in task.modalities},
+        inputs=inputs,
+        features={m: taken[m] for m in reading.shared},
         labels=labels,
         pairs=pairs,
+        groups=None if reading.groups is None else reading.groups[rows],
     )
 
 

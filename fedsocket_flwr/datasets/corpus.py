@@ -58,20 +58,25 @@ class Split:
     Attributes
     ----------
     inputs
-        Modality -> what private models take: images ``float32`` (N, 1, height, width) in [0, 1]; texts ``int64`` token ids
-        (N, length), 0 is padding; vectors as they are.
+        Modality that the client holds -> what private models take: images ``float32`` (N, 1, height, width) in [0, 1]; texts
+        ``int64`` token ids (N, length), 0 is padding; vectors as they are. With ``private_inputs: features`` the interface
+        features.
     features
-        Modality -> what Q takes: ``float32`` interface features (N, D) or (N, tokens, D).
+        Modality that the client holds and Q reads -> what Q takes: ``float32`` interface features (N, D) or (N, tokens, D).
     labels
         Classification: ``int64`` (N,). Retrieval: None.
     pairs
         Retrieval: ``int64`` (P, 2), rows of ``inputs["image"]`` and of ``inputs["text"]``. Classification: None.
+    groups
+        ``int64`` group of each row (pair), where ``partition.group`` names a column: its value's place among all sorted values of
+        the data set. Else None.
     """
 
     inputs: Mapping[str, Array]
     features: Mapping[str, Array]
     labels: Array | None = None
     pairs: Array | None = None
+    groups: Array | None = None
 
     @property
     def examples(self) -> int:
@@ -82,7 +87,7 @@ class Split:
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's data, ready for training and measuring; ``classes`` is empty for retrieval."""
+    """A client's data, ready for training and measuring; ``modalities`` are its own, ``classes`` is empty for retrieval."""
 
     client: str
     task: str

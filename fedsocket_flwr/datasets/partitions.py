@@ -21,6 +21,7 @@ from fedsocket_flwr.config import ClientSettings, Configuration, PartitionSettin
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.corpus import Array, Corpus
 from fedsocket_flwr.datasets.draws import deal_in_proportion, stratified
+from fedsocket_flwr.datasets.groups import column_values
 from fedsocket_flwr.datasets.split_manifest import ClientSplit, number_of_rows, read_manifest, task_manifest
 from fedsocket_flwr.errors import PartitionError
 from fedsocket_flwr.plain_files import write_whole
@@ -161,10 +162,7 @@ class _Dealing:
     def _natural_column(self) -> Array:
         """Return the column that names the owner of a row, after checking every client's value."""
         column = self.partition.column or ""
-        if column not in self.corpus.columns:
-            known = ", ".join(sorted(self.corpus.columns)) or "none"
-            raise self._error(f"data set {self.corpus.name!r} has no column {column!r} (columns: {known})")
-        values = np.asarray([str(value) for value in self.corpus.columns[column]])
+        values = column_values(self.corpus, column, self.name)
         known = ", ".join(repr(str(value)) for value in np.unique(values)[:20])
         taken: dict[str, str] = {}
         for client in self.clients:
