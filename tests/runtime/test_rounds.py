@@ -68,6 +68,8 @@ class TestRounds:
     def test_the_bound_on_waiting_reaches_the_grid(self) -> None:
         waits: list[float | None] = []
 
+        waits: list[float | None] = []
+
         class Watched(InProcessGrid):
             def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
                 waits.append(timeout)
