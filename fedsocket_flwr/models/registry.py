@@ -22,6 +22,11 @@ PRIVATE_MODELS: dict[str, str] = {
     "text_bag": "fedsocket_flwr.models.texts:TextBag",
     "text_bigru": "fedsocket_flwr.models.texts:TextBiGRU",
     "image_text_towers": "fedsocket_flwr.models.towers:ImageTextTowers",
+    "sequence_mlp": "fedsocket_flwr.models.sequences:SequenceMLP",
+    "sequence_cnn": "fedsocket_flwr.models.sequences:SequenceCNN",
+    "sequence_transformer": "fedsocket_flwr.models.sequences:SequenceTransformer",
+    "bottleneck_pair": "fedsocket_flwr.models.pairs:BottleneckPair",
+    "attention_pair": "fedsocket_flwr.models.pairs:AttentionPair",
 }
 PROBE_ROWS = 2
 UNIT_TOLERANCE = 1e-3

@@ -1,4 +1,4 @@
-"""Every registered private model: shapes, gradients, learning, reproducible parameters, and what each must not depend on."""
+"""Private models of images and texts: shapes, gradients, learning, reproducible parameters, and what each must not depend on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsocket_flwr.models.registry import PRIVATE_MODELS, ModelFacts, build_private_model
+from tests.models.test_same_task_architectures import DONORS, RECIPIENTS
 
 CLASSES = 3
 ROWS = 12
@@ -25,6 +26,7 @@ CLASSIFIERS: list[tuple[str, dict[str, Any], str]] = [
     ("text_bigru", {}, "text"),
     ("text_bigru", {"width": 8}, "text"),
 ]
+NAMES = {name for name, _, _ in CLASSIFIERS} | {"image_text_towers"}
 TOWERS: list[dict[str, Any]] = [
     {},
     {"width": 8, "embedding": 16},
@@ -60,7 +62,7 @@ def separable(modality: str, items: Tensor) -> Tensor:
 
 
 def test_every_registered_model_is_tried_here() -> None:
-    assert {name for name, _, _ in CLASSIFIERS} | {"image_text_towers"} == set(PRIVATE_MODELS)
+    assert NAMES | set(RECIPIENTS) | set(DONORS) == set(PRIVATE_MODELS)
 
 
 @pytest.mark.parametrize(("name", "arguments", "modality"), CLASSIFIERS)
@@ -105,7 +107,7 @@ def test_towers_have_unit_embeddings_learn_with_every_parameter_and_reduce_their
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", sorted(PRIVATE_MODELS))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_seed_alone_decides_the_parameters(name: str) -> None:
     kind = "retrieval" if name == "image_text_towers" else name.split("_")[0]
     first, again, other = (build(name, {}, facts(kind), seed).state_dict() for seed in (3, 3, 4))

@@ -107,7 +107,7 @@ def test_the_trial_does_not_touch_batch_statistics() -> None:
     ("name", "arguments", "facts", "message"),
     [
         ("image_cnnn", {}, IMAGES, "no private model is called 'image_cnnn'; did you mean 'image_cnn'"),
-        ("transformer", {}, IMAGES, "expected one of these or package.module:Class.*image_cnn, image_mlp"),
+        ("perceiver", {}, IMAGES, "expected one of these or package.module:Class.*image_cnn, image_mlp"),
         ("nowhere.models:Net", {}, IMAGES, "cannot import 'nowhere.models'.*No module named 'nowhere'"),
         (":Net", {}, IMAGES, "cannot import ''"),
         ("my_broken_models:Net", {}, IMAGES, "cannot import 'my_broken_models'.*no_such_package"),
