@@ -17,7 +17,7 @@ from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Contract, Membership
 from fedsocket_flwr.methods import find_method, shared_shape
 from fedsocket_flwr.plain_files import write_whole
-from fedsocket_flwr.run_preparation import require_private_models
+from fedsocket_flwr.run_preparation import require_interfaces, require_private_models
 from fedsocket_flwr.runtime.device import available_cpus, require_devices
 from fedsocket_flwr.text import show_bytes
 
@@ -124,6 +124,7 @@ def check_configuration(config: Configuration) -> Check:
     find_method(config.run.method)
     require_devices(config.resources)
     clients = tuple(describe_clients(config))
+    require_interfaces(config)
     require_private_models(config)
     shape = shared_shape(config)
     contract = Contract(())

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,12 +27,14 @@ from fedsocket_flwr.plain_files import read_json_lines
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, run_facts
 from fedsocket_flwr.runtime.callbacks import Callback, Callbacks
 from fedsocket_flwr.runtime.device import available_cpus
+from fedsocket_flwr.runtime.process_groups import stop_with_descendants
 from fedsocket_flwr.runtime.run_files import load_checkpoint
 from fedsocket_flwr.runtime.store import state_directory
 
 Engine = Literal["ray", "inprocess"]
 POLL_SECONDS = 0.5
 START_SECONDS = 60.0
+STOP_SECONDS = 20.0
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -200,7 +201,8 @@ def _local_superlink() -> Iterator[_Flower]:
         _wait_for_port(port, superlink, log_path)
         yield _Flower(home, environment)
     finally:
-        _stop_group(superlink)
+        # Flower's helpers and Ray are in sessions of their own: without their parent they would carry the run on.
+        stop_with_descendants(superlink, STOP_SECONDS)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -216,15 +218,6 @@ def _wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> 
             return
         time.sleep(0.1)
     raise RunError(f"Flower's SuperLink did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
-
-
-def _stop_group(process: "subprocess.Popen[bytes]") -> None:
-    for sign, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            return
 
 
 @contextlib.contextmanager

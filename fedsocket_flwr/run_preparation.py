@@ -7,6 +7,7 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.inputs import private_inputs
+from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.methods import feature_directory, find_method, shared_shape
@@ -31,6 +32,7 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
     find_method(config.run.method)
     require_devices(config.resources)
     splits = manifest(config, feature_directory(state_directory({})))
+    require_interfaces(config)
     require_private_models(config)
     parameters = q_parameters(config)
     folder = claim_folder(out, config)
@@ -74,6 +76,17 @@ def _tested(folder: Path, config: Configuration) -> bool:
     """Say whether TEST of every client is there: one that was not online at the end is asked again by a resumed run."""
     path = folder / "test.json"
     return path.exists() and all(client.name in read_json(path)["clients"] for _, client in config.clients())
+
+
+def require_interfaces(config: Configuration) -> None:
+    """Try every interface on a row that it will read, or raise :class:`ConfigurationError` naming it and what is wrong."""
+    for name, task in config.tasks.items():
+        corpus = read_corpus(task)
+        for modality in task.modalities:
+            try:
+                build_interface(config.interfaces[modality])(corpus.raw[modality][:1])
+            except ConfigurationError as error:
+                raise ConfigurationError(f"interfaces.{modality}, for task {name!r}: {error}") from error
 
 
 def require_private_models(config: Configuration) -> None:
