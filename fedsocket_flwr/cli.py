@@ -27,12 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status: int = options.command(options)
+        sys.stdout.flush()
     except FedSocketError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted; everything up to the last finished round is on disk", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` does; what is left must go somewhere, or Python complains when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     return status
 
 
@@ -236,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("files", type=Path, nargs="+", help="raw inputs: .npy, .txt (a text a line) or pictures")
     predict.add_argument("--client", required=True)
     predict.add_argument("--endpoint", choices=("private", "q", "joint"), default="joint")
-    predict.add_argument("--top", type=int, default=5, help="how many results of a retrieval are printed")
+    predict.add_argument("--top", type=_at_least_one, default=5, help="how many results of a retrieval are printed")
     predict.set_defaults(command=_predict)
 
     data = commands.add_parser("data", help="data sets: what is there, and how to get what is not")
@@ -252,9 +257,25 @@ def _parser() -> argparse.ArgumentParser:
     store_commands.add_parser("list", help="all runs").set_defaults(command=_store_list)
     prune = store_commands.add_parser("prune", help="remove the private models of runs")
     prune.add_argument("runs", nargs="*", help="names, as `store list` prints them")
-    prune.add_argument("--older-than", type=float, metavar="DAYS")
+    prune.add_argument("--older-than", type=_days, metavar="DAYS", help="all runs that did not change for so long")
     prune.set_defaults(command=_store_prune)
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not days >= 0:
+        raise argparse.ArgumentTypeError(f"expected a number of days, at least 0, found {text}")
+    return days
 
 
 def _configuration_options(parser: argparse.ArgumentParser) -> None:

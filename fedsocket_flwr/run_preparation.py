@@ -46,7 +46,9 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
 
 
 def read_run_configuration(folder: Path) -> Configuration:
-    """Return the resolved configuration of a run folder."""
+    """Return the resolved configuration of a run folder, or raise :class:`RunError` where there is none."""
+    if not (folder / CONFIGURATION).exists():
+        raise RunError(f"{folder} is no run folder: it has no {CONFIGURATION}")
     return read_configuration(folder / CONFIGURATION)
 
 
