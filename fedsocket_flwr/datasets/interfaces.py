@@ -45,7 +45,7 @@ class Interface(Protocol):
 class Extractor(Protocol):
     """What an interface computes before the projection.
 
-    Tokens come of rows that are tokens; a picture or a text becomes one vector.
+    Tokens come of rows that are tokens or sequences; a picture or a text becomes one vector.
     ``content`` names what its output depends on beyond its options: the checksum of weights or vectors, or nothing.
     """
 
@@ -63,6 +63,7 @@ EXTRACTORS: dict[str, str] = {
     "hashed_words": f"{ROOM}.text_interfaces:HashedWords",
     "glove": f"{ROOM}.text_interfaces:MeanWordVectors",
     "backbone": f"{ROOM}.backbones:Backbone",
+    "sensor_pieces": f"{ROOM}.sensor_interface:SensorPieces",
 }
 
 

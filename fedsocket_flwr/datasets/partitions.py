@@ -20,6 +20,7 @@ import numpy as np
 from fedsocket_flwr.config import ClientSettings, Configuration, PartitionSettings, TaskSettings
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.corpus import Array, Corpus
+from fedsocket_flwr.datasets.donors_recipients import DonorsAndRecipients
 from fedsocket_flwr.datasets.draws import deal_in_proportion, stratified
 from fedsocket_flwr.datasets.groups import column_values
 from fedsocket_flwr.datasets.split_manifest import ClientSplit, number_of_rows, read_manifest, task_manifest
@@ -50,6 +51,8 @@ def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["sha
     one image an item with all its captions. With ``own`` they are dealt into disjoint parts: by the client's value of the column
     (natural), else in the proportions of the clients' training labels.
 
+    ``donors_recipients`` draws whole groups instead: see :mod:`fedsocket_flwr.datasets.donors_recipients`.
+
     Parameters
     ----------
     name, task
@@ -72,13 +75,26 @@ def split_task(name: str, task: TaskSettings, corpus: Corpus, test: Literal["sha
     names = tuple(client.name for client in task.clients)
     if task.partition.manifest is not None:
         return read_manifest(Path(task.partition.manifest), name, names, corpus)
-    dealing = _Dealing(name, task.partition, task.clients, corpus)
-    units = dealing.draw()
-    train = dealing.train(units["train"])
-    rest = [dealing.shared(units[s]) if test == "shared" else dealing.own(s, units[s], train) for s in ("dev", "test")]
+    if task.partition.kind == "donors_recipients":
+        train, *rest = _donors_recipients(name, task, corpus, test)
+    else:
+        dealing = _Dealing(name, task.partition, task.clients, corpus)
+        units = dealing.draw()
+        train = dealing.train(units["train"])
+        rest = [dealing.shared(units[s]) if test == "shared" else dealing.own(s, units[s], train) for s in ("dev", "test")]
     # Clients that share a part share its tuple: a thousand copies of DEV would be most of the memory.
     rows = {id(part): tuple(np.sort(part).tolist()) for parts in (train, *rest) for part in parts}
     return {client: ClientSplit(*(rows[id(parts[k])] for parts in (train, *rest))) for k, client in enumerate(names)}
+
+
+def _donors_recipients(name: str, task: TaskSettings, corpus: Corpus, test: Literal["shared", "own"]) -> list[list[Array]]:
+    """Return TRAIN, DEV and TEST of every client."""
+    roles = [task.role_of(client) for client in task.clients]
+    draw = DonorsAndRecipients(name, task.partition, corpus, [client.name for client in task.clients], roles)
+    train, dealt = draw.train()
+    if test == "own":
+        return [train, draw.own("dev", dealt), draw.own("test", dealt)]
+    return [train, [draw.dev] * len(roles), [draw.test] * len(roles)]
 
 
 def task_splits(config: Configuration, name: str, cache_dir: Path | None = None) -> dict[str, ClientSplit]:
