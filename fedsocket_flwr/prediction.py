@@ -59,12 +59,11 @@ def read_raw(files: Sequence[Path], predictor: Predictor) -> dict[str, Raw]:
             _add(raw, "text", read_text_file(path).splitlines(), path)
         elif path.suffix == ".npy":
             modality = next((m for m in facts.modalities if m != "text"), facts.modalities[0])
-            try:
-                _add(raw, modality, np.load(path, allow_pickle=False), path)
-            except ValueError as error:
-                raise DataError(f"{path}: not an array of numbers ({error})") from error
+            _add(raw, modality, _read_array(path), path)
         elif path not in pictures:
             raise DataError(f"{path}: expected .npy, .txt or a picture ({', '.join(PICTURES)})")
+    if pictures and "image" not in facts.modalities:
+        raise DataError(f"{pictures[0]}: client {facts.client!r} reads {', '.join(facts.modalities)}, no pictures")
     if pictures:
         _add(raw, "image", _read_pictures(pictures, facts.input_shapes["image"]), pictures[0])
     missing = [modality for modality in facts.modalities if modality not in raw]
@@ -77,6 +76,14 @@ def _add(raw: dict[str, Raw], modality: str, rows: Raw, path: Path) -> None:
     if modality in raw:
         raise DataError(f"{path}: the {modality} inputs were given already")
     raw[modality] = rows
+
+
+def _read_array(path: Path) -> Raw:
+    try:
+        array: Raw = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not an array of numbers ({error})") from error
+    return array.astype(np.float32) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
 
 
 def _read_pictures(paths: Sequence[Path], shape: tuple[int, ...]) -> Raw:
