@@ -36,7 +36,7 @@ def smoothed_cross_entropy(logits_BC: Tensor, labels_B: Tensor, smoothing: float
     smoothing
         Share that is spread, in [0, 1).
     """
-    return functional.cross_entropy(_at_least_float32(logits_BC), labels_B, label_smoothing=smoothing)
+    return functional.cross_entropy(at_least_float32(logits_BC), labels_B, label_smoothing=smoothing)
 
 
 def reliability_weights(teacher_BC: Tensor, labels_B: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def reliability_weights(teacher_BC: Tensor, labels_B: Tensor) -> Tensor:
     Tensor
         Weights of shape (B,).
     """
-    teacher_BC = _at_least_float32(teacher_BC.detach())
+    teacher_BC = at_least_float32(teacher_BC.detach())
     classes = teacher_BC.shape[1]
     if classes == 1:
         return teacher_BC.new_zeros(teacher_BC.shape[0])
@@ -83,8 +83,8 @@ def reliable_distillation(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tens
         T, above 0.
     """
     weights_B = reliability_weights(teacher_BC, labels_B)
-    student_log_BC = functional.log_softmax(_at_least_float32(student_BC) / temperature, dim=1)
-    teacher_log_BC = functional.log_softmax(_at_least_float32(teacher_BC.detach()) / temperature, dim=1)
+    student_log_BC = functional.log_softmax(at_least_float32(student_BC) / temperature, dim=1)
+    teacher_log_BC = functional.log_softmax(at_least_float32(teacher_BC.detach()) / temperature, dim=1)
     divergence_B = functional.kl_div(student_log_BC, teacher_log_BC, reduction="none", log_target=True).sum(dim=1)
     return temperature**2 * (weights_B * divergence_B).sum() / (weights_B.sum() + EPSILON)
 
@@ -101,7 +101,7 @@ def fused_logits(private: Tensor, q: Tensor, gate_logit: Tensor) -> Tensor:
     gate_logit
         The learned scalar ``a`` of the client.
     """
-    return torch.lerp(_at_least_float32(private), _at_least_float32(q), _at_least_float32(gate_logit).sigmoid())
+    return torch.lerp(at_least_float32(private), at_least_float32(q), at_least_float32(gate_logit).sigmoid())
 
 
 def positives(items_row: Tensor, items_column: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def multi_positive_nce(scores_RC: Tensor, positives_RC: Tensor) -> Tensor:
     positives_RC
         Boolean mask; every row and every column needs a positive, or the loss is infinite.
     """
-    scores_RC = _at_least_float32(scores_RC)
+    scores_RC = at_least_float32(scores_RC)
     positive_RC = scores_RC.masked_fill(~positives_RC, -math.inf)
     rows = (scores_RC.logsumexp(dim=1) - positive_RC.logsumexp(dim=1)).mean()
     columns = (scores_RC.logsumexp(dim=0) - positive_RC.logsumexp(dim=0)).mean()
@@ -141,7 +141,7 @@ def symmetric_divergence(student_scores: Tensor, teacher_scores: Tensor) -> Tens
     student_scores, teacher_scores
         Score matrices of one shape (R, C); the teacher gets no gradient.
     """
-    student_RC, teacher_RC = _at_least_float32(student_scores), _at_least_float32(teacher_scores.detach())
+    student_RC, teacher_RC = at_least_float32(student_scores), at_least_float32(teacher_scores.detach())
     return (_jeffreys_mean(student_RC, teacher_RC, dim=1) + _jeffreys_mean(student_RC, teacher_RC, dim=0)) / 2
 
 
@@ -151,5 +151,6 @@ def _jeffreys_mean(student_RC: Tensor, teacher_RC: Tensor, dim: int) -> Tensor:
     return gap_RC.sum() / (2 * student_RC.shape[1 - dim])
 
 
-def _at_least_float32(values: Tensor) -> Tensor:
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return values of half precision in float32, and others as they are."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
