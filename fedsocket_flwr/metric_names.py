@@ -7,6 +7,7 @@ ENDPOINT_LABELS = {"private": "Private", "q": "Q", "joint": "Joint"}
 METRIC_LABELS = {
     "accuracy": "Accuracy",
     "macro_f1": "Macro F1",
+    "uar": "UAR",
     "i2t_r1": "I2T R@1",
     "i2t_r5": "I2T R@5",
     "i2t_r10": "I2T R@10",

@@ -1,4 +1,4 @@
-"""Accuracy and macro F1 of a classifier, and the mean of metrics over clients.
+"""Accuracy, macro F1 and UAR of a classifier, from scores or from pooled counts, and the mean of metrics over clients.
 
 Computed by counting, with scikit-learn's definitions; scikit-learn itself takes a second to load, in every process that measures.
 
@@ -67,9 +67,64 @@ def macro_f1(predictions: Array, labels: Array) -> float:
     """
     classes = int(max(predictions.max(), labels.max())) + 1
     right_C = np.bincount(labels[predictions == labels], minlength=classes)
-    occurrences_C = np.bincount(labels, minlength=classes) + np.bincount(predictions, minlength=classes)
-    occurs_C = occurrences_C > 0
-    return float(np.mean(2 * right_C[occurs_C] / occurrences_C[occurs_C]))
+    return _mean_f1(right_C, np.bincount(labels, minlength=classes) + np.bincount(predictions, minlength=classes))
+
+
+def confusion(scores_NC: Array, labels: Array, classes: int) -> Array:
+    """Return how many rows of each class were predicted as which, counts that can be summed over clients.
+
+    Parameters and errors are those of :func:`classification_metrics`, and so is the prediction.
+
+    Returns
+    -------
+    Array
+        ``int64`` counts, (C, C): a row for each label, a column for each prediction; zeros where there are no rows.
+    """
+    scores_NC, labels = np.asarray(scores_NC), np.asarray(labels)
+    if len(labels) == 0 and len(scores_NC) == 0:
+        return np.zeros((classes, classes), dtype=np.int64)
+    _check(scores_NC, labels, classes)
+    cells = np.bincount(labels * classes + scores_NC.argmax(axis=1), minlength=classes**2)
+    return cells.reshape(classes, classes).astype(np.int64, copy=False)
+
+
+def metrics_from_confusion(confusion_CC: Array) -> dict[str, float]:
+    """Return ``accuracy``, ``macro_f1`` and ``uar``, fractions in [0, 1], of the rows that were counted.
+
+    UAR, the unweighted average recall, is the mean of the recall over the classes that occur among the labels
+    (``sklearn.metrics.balanced_accuracy_score``). Accuracy and macro F1 have the very bits of :func:`classification_metrics`.
+
+    Parameters
+    ----------
+    confusion_CC
+        Counts as in :func:`confusion`, or a sum of such counts.
+
+    Returns
+    -------
+    dict[str, float]
+        The three metrics; empty where no rows were counted.
+
+    Raises
+    ------
+    MeasurementError
+        If the counts are not a square of whole numbers of at least 0.
+    """
+    confusion_CC = np.asarray(confusion_CC)
+    if confusion_CC.ndim != 2 or len(set(confusion_CC.shape)) != 1 or not np.issubdtype(confusion_CC.dtype, np.integer):
+        found = f"{confusion_CC.dtype} of shape {confusion_CC.shape}"
+        raise MeasurementError(f"a confusion matrix is {found}, expected integers of shape (classes, classes)")
+    if (confusion_CC < 0).any():
+        raise MeasurementError(f"a confusion matrix has the count {confusion_CC.min()}, expected counts of at least 0")
+    rows = int(confusion_CC.sum())
+    if rows == 0:
+        return {}
+    right_C, labels_C = confusion_CC.diagonal(), confusion_CC.sum(axis=1)
+    occurs_C = labels_C > 0
+    return {
+        "accuracy": int(right_C.sum()) / rows,
+        "macro_f1": _mean_f1(right_C, labels_C + confusion_CC.sum(axis=0)),
+        "uar": float(np.mean(right_C[occurs_C] / labels_C[occurs_C])),
+    }
 
 
 def mean_over_clients(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -90,6 +145,12 @@ def mean_over_clients(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in row.items():
             values.setdefault(name, []).append(float(value))
     return {name: math.fsum(found) / len(found) for name, found in values.items()}
+
+
+def _mean_f1(right_C: Array, occurrences_C: Array) -> float:
+    """Return the mean F1 over the classes that occur; occurrences among the labels and the predictions are added."""
+    occurs_C = occurrences_C > 0
+    return float(np.mean(2 * right_C[occurs_C] / occurrences_C[occurs_C]))
 
 
 def _check(scores_NC: Array, labels: Array, classes: int) -> None:

@@ -1,11 +1,11 @@
-"""The Joint endpoint and its choice on DEV: a class-wise mixture of probabilities, or one mixture of scores for each direction.
+"""The Joint endpoint and its choice on DEV: a mixture of probabilities, class-wise or by one scalar, or of retrieval scores.
 
 Choices are made on DEV and frozen before TEST (FedSocket v1, A.8).
 
 Legend: ``B`` rows, ``C`` classes; in retrieval ``I`` images and ``T`` texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsocket_flwr.errors import MeasurementError
-from fedsocket_flwr.evaluation.metrics import accuracy, classification_metrics, macro_f1
+from fedsocket_flwr.evaluation.metrics import accuracy, classification_metrics, macro_f1, metrics_from_confusion
 from fedsocket_flwr.evaluation.retrieval import retrieval_metrics
 
 Array = NDArray[Any]
@@ -110,6 +110,48 @@ def choose_rho(private_BC: Array, q_BC: Array, labels: Array, counts: Array | Se
     scores = {rho: macro_f1(predictions[rho], labels) for rho, value in accuracies.items() if value == best}
     rho = max(scores, key=scores.__getitem__)
     return RhoChoice(rho=rho, accuracy=best, macro_f1=scores[rho])
+
+
+def mix_probabilities(private_BC: Array, q_BC: Array, beta: float) -> Array:
+    """Return Joint's probabilities ``(1 - beta) * private + beta * q`` of the same-task protocol, whose rows sum to 1.
+
+    Parameters
+    ----------
+    private_BC, q_BC
+        Probabilities of the two branches, (B, C).
+    beta
+        Q's weight in [0, 1], one for the whole run.
+    """
+    return mix_scores(private_BC, q_BC, beta)
+
+
+def choose_beta(confusion_by_beta: Mapping[float, Array]) -> float:
+    """Choose beta by accuracy, then by macro F1, then the smaller one.
+
+    Parameters
+    ----------
+    confusion_by_beta
+        Candidate -> counts (C, C) as :func:`fedsocket_flwr.evaluation.metrics.confusion` gives them, summed over the recipients'
+        DEV; all candidates were measured on the same rows. At least one.
+
+    Raises
+    ------
+    MeasurementError
+        If no row was counted, the candidates were measured on different rows, or the counts are no confusion matrix.
+    """
+    betas = sorted(confusion_by_beta)
+    metrics = {beta: metrics_from_confusion(confusion_by_beta[beta]) for beta in betas}
+    if not all(metrics.values()):
+        raise MeasurementError("beta cannot be chosen on an empty DEV set; expected at least one row at every candidate")
+    labels_C = {beta: np.sum(confusion_by_beta[beta], axis=1).tolist() for beta in betas}
+    for beta in betas:
+        if labels_C[beta] != labels_C[betas[0]]:
+            raise MeasurementError(
+                f"the DEV rows of each class are {labels_C[betas[0]]} at beta {betas[0]} and {labels_C[beta]} at beta {beta}; "
+                "expected the same rows at every candidate"
+            )
+    # Equal F1s must tie whatever the last bit of their sums; `max` keeps the first of equals, the smaller beta.
+    return max(betas, key=lambda beta: (metrics[beta]["accuracy"], round(metrics[beta]["macro_f1"], 12)))
 
 
 def mix_scores(private: Array, q: Array, weight: float) -> Array:

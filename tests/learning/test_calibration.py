@@ -4,18 +4,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsocket_flwr.errors import MeasurementError
-from fedsocket_flwr.evaluation.metrics import classification_metrics
+from fedsocket_flwr.evaluation.metrics import classification_metrics, confusion
 from fedsocket_flwr.evaluation.retrieval import retrieval_metrics
 from fedsocket_flwr.learning.calibration import (
     MixtureChoice,
+    choose_beta,
     choose_mixtures,
     choose_rho,
     class_weights,
     joint_probabilities,
+    mix_probabilities,
     mix_scores,
 )
 
 RHOS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+BETAS = (0.0, 0.2, 0.35, 0.5, 0.75, 1.0)
 MIXTURES = tuple(step / 10 for step in range(11))
 
 
@@ -88,6 +91,50 @@ def test_rho_refuses_what_cannot_be_measured() -> None:
         choose_rho(rows[:0], rows[:0], np.zeros(0, dtype=np.int64), [1, 1], RHOS)
     with pytest.raises(MeasurementError, match="not finite"):
         choose_rho(rows, rows * np.nan, np.zeros(2, dtype=np.int64), [1, 1], RHOS)
+
+
+def test_mixed_probabilities_by_hand_and_the_branches_at_the_ends() -> None:
+    private, q = np.array([[0.9, 0.1]]), np.array([[0.3, 0.7]])
+    assert mix_probabilities(private, q, 0.35).tolist() == [[pytest.approx(0.69), pytest.approx(0.31)]]
+    assert mix_probabilities(private, q, 0.0).tolist() == private.tolist()
+    assert mix_probabilities(private, q, 1.0).tolist() == q.tolist()
+
+
+def test_beta_follows_accuracy_then_macro_f1_then_the_smaller() -> None:
+    # 8 rows of class 0, 2 of class 1. Right: 8, 8, 8, 7; F1 of class 1: 0, 2*1/(2+2), the same, 2*2/(2+5).
+    none, one, less = np.array([[8, 0], [2, 0]]), np.array([[7, 1], [1, 1]]), np.array([[5, 3], [0, 2]])
+    assert choose_beta({0.0: none, 0.5: one, 0.2: one, 1.0: less}) == 0.2
+    assert choose_beta({1.0: none, 0.75: less}) == 1.0
+    assert choose_beta({1.0: less, 0.0: less, 0.35: less}) == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_beta_of_pooled_counts_is_the_best_of_an_exhaustive_search_over_pooled_rows(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    recipients = [
+        (generator.dirichlet([0.5] * 4, rows), generator.dirichlet([0.5] * 4, rows), generator.integers(0, 4, rows))
+        for rows in (7, 0, 5)
+    ]
+    pooled = {
+        beta: np.sum([confusion(mix_probabilities(p, q, beta), y, 4) for p, q, y in recipients], axis=0) for beta in BETAS[::-1]
+    }
+    private, q, labels = (np.concatenate(arrays) for arrays in zip(*recipients, strict=True))
+    rows = []
+    for beta in BETAS:
+        metrics = classification_metrics(mix_probabilities(private, q, beta), labels, 4)
+        rows.append((-metrics["accuracy"], -round(metrics["macro_f1"], 9), beta))
+    assert choose_beta(pooled) == min(rows)[2]
+
+
+def test_beta_refuses_what_cannot_be_compared() -> None:
+    some = np.array([[1, 0], [0, 1]])
+    with pytest.raises(MeasurementError, match="empty DEV"):
+        choose_beta({0.0: np.zeros((2, 2), dtype=np.int64), 1.0: np.zeros((2, 2), dtype=np.int64)})
+    with pytest.raises(MeasurementError, match=r"\[1, 1\] at beta 0.0 and \[2, 1\] at beta 1.0"):
+        choose_beta({0.0: some, 1.0: np.array([[1, 1], [0, 1]])})
+    with pytest.raises(MeasurementError, match="count -1"):
+        choose_beta({0.0: some, 1.0: np.array([[2, -1], [0, 1]])})
 
 
 def test_mix_scores_keeps_the_branches_at_the_ends() -> None:
