@@ -306,6 +306,16 @@ class TestHostileNames:
         # A task: expert 6, trunk 4, head 2, adapter 4, embedding, gate and modality embedding; two residuals of 2.
         assert len(contract.blocks) == len(names) * (6 + 4 + 2 + 4 + 3) + 2 * 2
 
+    def test_a_tasks_own_copy_is_not_another_modality(self) -> None:
+        """The modality ``m`` of the isolated task ``x`` beside a modality called ``m/x``."""
+        tasks = tuple(TaskShape(name, "classification", (m,), 1) for name, m in (("x", "m"), ("y", "m/x")))
+        q = SharedPredictor(PredictorShape(2, 1, tasks, {"m": 2, "m/x": 2}, isolated=frozenset({"x"})))
+        assert len(q.modality_embeddings) == 2
+        assert {block.owner for block in q.contract().blocks if "embeddings" in block.name} == {
+            Owner("task", "x"),
+            Owner("modality", "m/x"),
+        }
+
     def test_gates_by_task(self) -> None:
         tasks = tuple(TaskShape(name, "classification", ("image",), 2) for name in HOSTILE_NAMES)
         shape = PredictorShape(4, 2, tasks, {"image": 3})

@@ -81,6 +81,20 @@ class TestClaiming:
         assert winners == [str(tmp_path / "mine")]
         assert all("not empty" in reason for folder, reason in claimed if folder == "refused")
 
+    def test_what_one_saw_before_another_claimed_it_does_not_count(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_config: Configure
+    ) -> None:
+        """The moment between looking and claiming, made as long as the test: every look finds nothing."""
+        monkeypatch.chdir(tmp_path)
+        config = toy_config()
+        with monkeypatch.context() as stale:
+            stale.setattr(Path, "exists", lambda self: False)
+            stale.setattr(Path, "iterdir", lambda self: iter(()))
+            assert claim_folder(None, config) != claim_folder(None, config)
+            claim_folder(tmp_path / "mine", config)
+            with pytest.raises(RunError, match="not empty"):
+                claim_folder(tmp_path / "mine", config)
+
     def test_folders_are_numbered(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_config: Configure) -> None:
         monkeypatch.chdir(tmp_path)
         config = toy_config({"run.name": "Años 1", "run.seed": 9})
