@@ -37,7 +37,7 @@ class Check:
             Membership(
                 client=row["client"],
                 task=row["task"],
-                modalities=self.config.tasks[row["task"]].modalities,
+                modalities=self.config.client_modalities(row["client"]),
                 examples=row["train"],
                 class_counts=tuple(row["class_counts"].values()),
             )

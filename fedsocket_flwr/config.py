@@ -185,15 +185,12 @@ class TaskSettings(Settings):
 
     @model_validator(mode="after")
     def _modalities_are_the_task_s(self) -> Self:
-        _require_part_of("shared", self.q_modalities, self.modalities)
+        _require_part_of("shared", self.shared or self.modalities, self.modalities)
         for client in self.clients:
-            held = self.held_by(client)
-            _require_part_of(f"client {client.name!r}: modalities", held, self.modalities)
-            lacking = [modality for modality in self.shared or () if modality not in held]
+            _require_part_of(f"client {client.name!r}: modalities", client.modalities or self.modalities, self.modalities)
+            lacking = [modality for modality in self.shared or () if modality not in self.held_by(client)]
             if lacking:
-                raise ValueError(
-                    f"client {client.name!r} lacks {', '.join(lacking)}, which `shared` says that all clients hold"
-                )
+                raise ValueError(f"client {client.name!r} lacks {', '.join(lacking)}, which `shared` says that all clients hold")
         return self
 
     @model_validator(mode="after")
@@ -209,11 +206,16 @@ class TaskSettings(Settings):
     @property
     def q_modalities(self) -> tuple[str, ...]:
         """The modalities that Q reads, in the task's order."""
-        return self.modalities if self.shared is None else self.shared
+        return self.modalities if self.shared is None else tuple(m for m in self.modalities if m in self.shared)
+
+    @property
+    def interface_modalities(self) -> tuple[str, ...]:
+        """The modalities whose interface features Q or a private model reads, in the task's order."""
+        return self.modalities if self.private_inputs == "features" else self.q_modalities
 
     def held_by(self, client: ClientSettings) -> tuple[str, ...]:
-        """Return the modalities of one of the task's clients."""
-        return self.modalities if client.modalities is None else client.modalities
+        """Return the modalities of one of the task's clients, in the task's order."""
+        return self.modalities if client.modalities is None else tuple(m for m in self.modalities if m in client.modalities)
 
     def role_of(self, client: ClientSettings) -> Role:
         """Return ``donor`` for a client that holds a modality beyond those that Q reads, else ``recipient``."""
@@ -357,7 +359,7 @@ class Configuration(Settings):
         if twice:
             raise ValueError(f"client names must differ over all tasks, found twice: {', '.join(twice)}")
         for name, task in self.tasks.items():
-            for modality in task.modalities if task.private_inputs == "features" else task.q_modalities:
+            for modality in task.interface_modalities:
                 if modality not in self.interfaces:
                     raise ValueError(f"tasks.{name} reads the modality {modality!r}, but interfaces.{modality} is not there")
             for key in dict.fromkeys(modality_key(task.held_by(client)) for client in task.clients):

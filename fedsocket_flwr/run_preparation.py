@@ -6,7 +6,7 @@ from pathlib import Path
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
 from fedsocket_flwr.datasets.catalogue import read_corpus
-from fedsocket_flwr.datasets.inputs import private_inputs
+from fedsocket_flwr.datasets.client_data import private_input_shapes
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
@@ -84,7 +84,7 @@ def require_interfaces(config: Configuration) -> None:
     """Try every interface on a row that it will read, or raise :class:`ConfigurationError` naming it and what is wrong."""
     for name, task in config.tasks.items():
         corpus = read_corpus(task)
-        for modality in task.modalities:
+        for modality in task.interface_modalities:
             try:
                 build_interface(config.interfaces[modality])(corpus.raw[modality][:1])
             except ConfigurationError as error:
@@ -98,16 +98,15 @@ def require_private_models(config: Configuration) -> None:
     from fedsocket_flwr.models.private import ModelFacts
     from fedsocket_flwr.models.registry import build_private_model
 
-    checked: set[tuple[str, str, str]] = set()
+    checked: set[tuple[str, str, str, tuple[str, ...]]] = set()
     for name, client in config.clients():
-        key = (name, client.model, json.dumps(client.arguments, sort_keys=True))
+        task = config.tasks[name]
+        key = (name, client.model, json.dumps(client.arguments, sort_keys=True), task.held_by(client))
         if key in checked:
             continue
         checked.add(key)
-        task = config.tasks[name]
         corpus = read_corpus(task)
-        shapes = {m: tuple(private_inputs(m, corpus.raw[m][:1], task).shape[1:]) for m in task.modalities}
-        facts = ModelFacts(task.kind, len(corpus.classes), shapes, task.text_buckets)
+        facts = ModelFacts(task.kind, len(corpus.classes), private_input_shapes(config, client.name), task.text_buckets)
         try:
             with torch.random.fork_rng(devices=[]):
                 build_private_model(client.model, client.arguments, facts)

@@ -150,7 +150,7 @@ _ROWS = (
     DatasetEntry(
         name="mfeat",
         kind="classification",
-        modalities=tuple(mfeat.VIEWS),
+        modalities=tuple(sorted(mfeat.VIEWS)),
         reader=f"{ROOM}.mfeat:read",
         classes=mfeat.CLASSES,
         licence="UCI: free with citation of van Breukelen et al. (1998); MIT (package)",

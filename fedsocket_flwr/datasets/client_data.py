@@ -68,7 +68,7 @@ def open_client_data(config: Configuration, client: str, cache_dir: Path) -> Cli
     rows = task_splits(config, name, cache_dir)[client]
     held = task.held_by(settings)
     shared = tuple(modality for modality in held if modality in task.q_modalities)
-    needed = held if task.private_inputs == "features" else shared
+    needed = tuple(modality for modality in held if modality in task.interface_modalities)
     whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in needed}
     reading = _Reading(task, corpus, held, shared, whole, _groups(corpus, task.partition.group, name))
     train, dev, test = (_split(reading, getattr(rows, split)) for split in SPLITS)
@@ -79,7 +79,7 @@ def warm_features(config: Configuration, cache_dir: Path, progress: Progress | N
     """Compute every feature file of a configuration that is not there yet."""
     for task in config.tasks.values():
         corpus = read_corpus(task)
-        for modality in task.modalities if task.private_inputs == "features" else task.q_modalities:
+        for modality in task.interface_modalities:
             _features(config.interfaces[modality], corpus, modality, cache_dir, progress)
 
 
