@@ -29,7 +29,7 @@ DATA = (DOCS / "data.md").read_text(encoding="utf-8")
 HEADING = re.compile(r"^#{2,3} +(.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| (.+?) \| .*\|$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
 YAML = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 
 
