@@ -28,8 +28,8 @@ CONFIGURATION = (DOCS / "configuration.md").read_text(encoding="utf-8")
 DATA = (DOCS / "data.md").read_text(encoding="utf-8")
 HEADING = re.compile(r"^#{2,3} +(.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([^`]+)` \| (.+?) \| (.+?) \| .*\|$", re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-CODE = re.compile(r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+\.\w+)(?:#[^)]*)?\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 YAML = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 
 
