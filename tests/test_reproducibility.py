@@ -19,6 +19,7 @@ from fedsocket_flwr.configuration_file import write_configuration
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.run_preparation import prepare_resume, read_run_configuration
 from fedsocket_flwr.runtime import block_files
+from fedsocket_flwr.runtime.callbacks import HistoryWriter
 from tests.toy_runs import (
     Cut,
     Outcome,
@@ -98,6 +99,7 @@ def test_a_run_that_is_cut_after_a_round_ends_as_if_it_were_not(
         pytest.param(Participant, "train", 1, id="before anything"),
         pytest.param(Participant, "train", 9, id="in the middle of round 2"),
         pytest.param(Participant, "_save", 10, id="after a client has learned"),
+        pytest.param(HistoryWriter, "on_phase", 2, id="before the history of round 2"),
         pytest.param(server_app, "save_checkpoint", 1, id="between history and checkpoint of round 1"),
         pytest.param(server_app, "save_checkpoint", 2, id="between history and checkpoint of round 2"),
         pytest.param(Participant, "close", 4, id="in the closing"),

@@ -280,6 +280,9 @@ def test_a_version_that_is_not_there_is_named() -> None:
 
 # --- every private model ---
 
+FOR_VECTORS = {name: ("video",) for name in PRIVATE_MODELS if name.startswith("sequence_")} | {
+    name: ("audio", "video") for name in PRIVATE_MODELS if name.endswith("_pair")
+}
 MODELS = [
     *[("shapes", name, {}) for name in PRIVATE_MODELS if name.startswith("image_") and not name.endswith("towers")],
     *[("words", name, {}) for name in PRIVATE_MODELS if name.startswith("text_")],
@@ -288,7 +291,7 @@ MODELS = [
 
 
 def test_no_registered_model_is_left_out() -> None:
-    assert {model for _, model, _ in MODELS} == set(PRIVATE_MODELS)
+    assert {model for _, model, _ in MODELS} | set(FOR_VECTORS) == set(PRIVATE_MODELS)
 
 
 @pytest.mark.parametrize(("task", "model", "arguments"), MODELS)
@@ -301,3 +304,26 @@ def test_every_private_model_trains(task: str, model: str, arguments: dict[str, 
     assert update.metrics["loss.private"] > 0
     federation.close()
     assert federation.test().metrics
+
+
+@pytest.mark.parametrize("model", FOR_VECTORS)
+def test_every_private_model_of_vectors_trains(model: str) -> None:
+    modalities = FOR_VECTORS[model]
+    task = {
+        "dataset": "toy_vectors",
+        "kind": "classification",
+        "modalities": list(modalities),
+        "partition": {"kind": "iid", "train": 40, "dev": 20, "test": 20},
+        "clients": [{"name": "alone", "model": model}],
+    }
+    sgd = {"optimiser": "sgd", "learning_rate": 0.01, "batch_size": 16}
+    settings = {
+        "run.method": "local",
+        "tasks": {"clips": task},
+        "interfaces": {modality: {"kind": "precomputed", "width": 8, "norm": None} for modality in modalities},
+        "training.private": {"+".join(modalities): sgd},
+    }
+    federation = Federation.of(open_client("alone", settings))
+    assert federation.train().metrics["loss.private"] > 0
+    federation.close()
+    assert set(federation.test().metrics) >= {"best.private.accuracy", "last.private.accuracy"}
