@@ -126,9 +126,9 @@ class TestUpdate:
         assert isinstance(found, Update)
         assert set(found.blocks) == WRITABLE
 
-    def test_metrics_that_are_lists_are_left_out(self) -> None:
+    def test_lists_are_not_among_the_metrics(self) -> None:
         content = content_of(sound())
-        content.metric_records[payload.METRICS]["per-class"] = [1.0, 2.0]
+        content.metric_records[payload.METRICS]["per-class"] = [1, 2]
         assert dict(read(content).metrics) == {"loss.q": 0.5}
 
 
