@@ -180,8 +180,11 @@ def build_objective(
 
 
 def _tensors(arrays: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    # A copy: memory-mapped features are read-only, and torch wants memory of its own.
-    return {modality: torch.tensor(values, device=device) for modality, values in arrays.items()}
+    # The clients of a process share the memory of a common DEV or TEST; what is mapped read-only is copied.
+    return {
+        modality: torch.as_tensor(values if values.flags.writeable else values.copy(), device=device)
+        for modality, values in arrays.items()
+    }
 
 
 def _frozen(model: nn.Module, outputs: Callable[[Tensor], Tensor], rows: int) -> Tensor:

@@ -106,14 +106,15 @@ def strict_json(content: Mapping[str, Any], where: object) -> str:
         raise StoreError(f"{where}: the notes are not strict JSON ({error})") from error
 
 
-def write_blocks(path: Path, blocks: Blocks, notes: str = "{}") -> None:
-    """Write arrays and notes as one file that appears whole or not at all, and keep them in memory."""
+def write_blocks(path: Path, blocks: Blocks, notes: str = "{}", keep: bool = True) -> None:
+    """Write arrays and notes as one file that appears whole or not at all; ``keep`` in memory what is soon read again."""
     data = _encode(path, blocks, notes)
     signature = write_atomically(path, data)
-    CACHE.put(path, signature, _decode(path, data, verify=False))
+    if keep:
+        CACHE.put(path, signature, _decode(path, data, verify=False))
 
 
-def read_blocks(path: Path) -> Content:
+def read_blocks(path: Path, keep: bool = True) -> Content:
     """Read a file that :func:`write_blocks` wrote, from memory if it has not changed since.
 
     Raises
@@ -134,7 +135,8 @@ def read_blocks(path: Path) -> Content:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
     content = _decode(path, data, verify=True)
-    CACHE.put(path, signature, content)
+    if keep:
+        CACHE.put(path, signature, content)
     return content
 
 

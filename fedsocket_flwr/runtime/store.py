@@ -116,15 +116,15 @@ class ClientStore:
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def save_blocks(self, name: str, blocks: Blocks) -> None:
-        """Write named blocks, for instance a checkpoint of Q."""
+        """Write named blocks, for instance a checkpoint of Q. They are read again after the last round, so memory keeps none."""
         self._prepare()
-        write_blocks(self._blocks_path(name), blocks)
+        write_blocks(self._blocks_path(name), blocks, keep=False)
 
     def load_blocks(self, name: str) -> Blocks:
         """Return named blocks; :class:`StoreError` when they are absent or damaged."""
         path = self._blocks_path(name)
         try:
-            return dict(read_blocks(path).arrays)
+            return dict(read_blocks(path, keep=False).arrays)
         except FileNotFoundError as error:
             raise StoreError(f"client {self._client!r} of run {self._run!r} has no blocks {name!r}; expected {path}") from error
 
