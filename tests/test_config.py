@@ -130,3 +130,94 @@ def test_isolated_tasks_may_be_all() -> None:
 
 def test_a_modality_key_does_not_depend_on_order() -> None:
     assert modality_key(("text", "image")) == modality_key(("image", "text")) == "image+text"
+
+
+def two_modalities(**task: Any) -> Configuration:
+    clients = [{"name": "donor", "model": "m"}, {"name": "recipient", "model": "m", "modalities": ["video"]}]
+    scene = {"dataset": "toy_vectors", "kind": "classification", "modalities": ["video", "audio"], "shared": ["video"]}
+    optimiser = {"optimiser": "sgd", "learning_rate": 0.05}
+    return Configuration.model_validate(
+        {
+            "interfaces": {"video": {"kind": "precomputed"}},
+            "tasks": {"scene": scene | {"clients": clients} | task},
+            "training": {"private": {"audio+video": optimiser, "video": optimiser}},
+        }
+    )
+
+
+def test_a_donor_holds_more_than_q_reads() -> None:
+    config = two_modalities()
+    assert config.tasks["scene"].q_modalities == ("video",)
+    assert {name: (config.client_modalities(name), config.role(name)) for name in ("donor", "recipient")} == {
+        "donor": (("video", "audio"), "donor"),
+        "recipient": (("video",), "recipient"),
+    }
+    with pytest.raises(ConfigurationError, match="no client is called 'nobody'"):
+        config.role("nobody")
+
+
+def test_where_q_reads_everything_nobody_is_a_donor() -> None:
+    config = changed(lambda d: None)
+    assert config.tasks["digits"].q_modalities == config.client_modalities("a") == ("image",)
+    assert config.role("a") == "recipient"
+
+
+def test_modalities_keep_the_task_s_order() -> None:
+    clients = [{"name": "donor", "model": "m", "modalities": ["audio", "video"]}]
+    assert two_modalities(clients=clients).client_modalities("donor") == ("video", "audio")
+
+
+def test_each_set_of_modalities_that_clients_hold_needs_an_optimiser() -> None:
+    recipient = [{"name": "recipient", "model": "m", "modalities": ["video"]}]
+    config = two_modalities(clients=recipient)
+    assert config.training.private.keys() == {"audio+video", "video"}
+    lacking = config.model_dump(mode="json")
+    del lacking["training"]["private"]["video"]
+    with pytest.raises(ValidationError, match=r"tasks\.scene needs training\.private\.video, found only \['audio\+video'\]"):
+        Configuration.model_validate(lacking)
+    del lacking["training"]["private"]["audio+video"]
+    lacking["training"]["private"]["video"] = config.training.private["video"].model_dump(mode="json")
+    assert Configuration.model_validate(lacking).client_modalities("recipient") == ("video",)
+
+
+def test_what_is_read_as_features_needs_an_interface() -> None:
+    with pytest.raises(ValidationError, match=r"tasks\.scene reads the modality 'audio', but interfaces\.audio is not there"):
+        two_modalities(private_inputs="features")
+    with pytest.raises(ValidationError, match=r"interfaces\.audio is not there"):
+        two_modalities(shared=None)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (
+            {"shared": ["smell"]},
+            r"shared must be different ones of the task's modalities \['video', 'audio'\], found \['smell'\]",
+        ),
+        ({"shared": ["video", "video"]}, "shared must be different ones"),
+        ({"shared": []}, "shared"),
+        ({"modalities": ["video", "video"], "shared": None}, "must be different ones"),
+        ({"shared": ["audio"]}, "client 'recipient' lacks audio, which `shared` says that all clients hold"),
+        (
+            {"clients": [{"name": "x", "model": "m", "modalities": ["smell"]}]},
+            r"client 'x': modalities must be .* found \['smell'\]",
+        ),
+        (
+            {"clients": [{"name": "x", "model": "m", "modalities": ["video", "video"]}]},
+            "client 'x': modalities must be different",
+        ),
+        ({"clients": [{"name": "x", "model": "m", "modalities": []}]}, "modalities"),
+        ({"private_inputs": "tokens"}, "private_inputs"),
+    ],
+)
+def test_modalities_that_do_not_fit_are_refused(task: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        two_modalities(**task)
+
+
+def test_retrieval_has_both_modalities_everywhere() -> None:
+    pairs = {"dataset": "toy_pairs", "kind": "retrieval", "modalities": ["image", "text"]}
+    client = {"name": "x", "model": "m"}
+    for change in ({"shared": ["image"], "clients": [client]}, {"clients": [client | {"modalities": ["text"]}]}):
+        with pytest.raises(ValidationError, match="in a retrieval task Q and every client have both image and text"):
+            changed(lambda d, change=change: d["tasks"].update(pairs=pairs | change))  # type: ignore[misc]
