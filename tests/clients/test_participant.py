@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsocket_flwr.clients.checkpoints import Checkpoints
 from fedsocket_flwr.errors import ContractError, StoreError
 from fedsocket_flwr.exchange.contract import Membership
 from fedsocket_flwr.models.registry import PRIVATE_MODELS
@@ -184,6 +185,22 @@ def test_what_was_chosen_is_there_when_test_is_measured_and_the_rest_is_gone(nam
     q_rounds = {chosen["q"], chosen["joint"], 7}
     assert {f"q-{round_:05d}" for round_ in q_rounds} <= stored_q(federation.client)
     assert stored_q(federation.client) <= {f"q-{round_:05d}" for round_ in q_rounds | former(values) | {6}}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_round_may_be_repeated_from_the_version_before_whatever_it_had_chosen(name: str) -> None:
+    """An answer may be lost: then the client goes on from the former version, and needs all that this one had kept."""
+    federation = Federation.of(open_client(name))
+    store = federation.client.store
+    moved = 0
+    for round_ in range(1, 9):
+        federation.train()
+        chosen = [Checkpoints.from_notes(store.load(v).notes["checkpoints"]) for v in (round_ - 1, round_) if v]
+        moved += len({tuple(sorted(kept.versions())) for kept in chosen}) - 1
+        for kept in chosen:
+            assert kept.versions() <= set(store.versions())
+            assert {f"q-{model_round:05d}" for model_round in kept.q_rounds()} <= stored_q(federation.client)
+    assert moved >= 1
 
 
 def former(values: dict[str, list[float]]) -> set[int]:
