@@ -50,7 +50,6 @@ class Check:
         yield f"{run.name}: method {run.method}, seed {run.seed}, {run.rounds} rounds"
         yield ""
         yield to_markdown(self._client_table())
-        yield ""
         for modality, interface in self.config.interfaces.items():
             yield f"interface of {modality}: {interface.kind}, width {interface.width}, seed {interface.seed}"
         for name, task in self.config.tasks.items():

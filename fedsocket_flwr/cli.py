@@ -46,10 +46,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _speak_safely() -> None:
-    """Print letters that the terminal's encoding lacks as escapes."""
+    """Print letters that the terminal's encoding lacks as escapes, and what the project has to say as plain lines."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    log = logging.getLogger("fedsocket_flwr")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
 
 
 def _quieten_flower() -> None:

@@ -62,6 +62,7 @@ Number = Annotated[float, BeforeValidator(_number_from_text), Field(allow_inf_na
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(gt=0, le=1)]
+Share = Annotated[Number, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 FreeMapping = Annotated[dict[str, Any], BeforeValidator(_plain_value)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_sequence_as_tuple)]
@@ -269,7 +270,9 @@ class TeachingSettings(Settings):
     """The loss weights of Stages II and III; a weight of zero switches its term off.
 
     ``distil_private`` weighs Q -> Private and ``fusion`` the fused branch (both zero: No return); ``distil_q`` weighs
-    Private -> Q (zero: Label Q).
+    Private -> Q (zero: Label Q). In the same-task protocol ``cross_fit`` is alpha of Eq. 19, the weight of a donor's out-of-fold
+    teacher (Label Q: zero as well), which sees all the donor's modalities or only those that Q reads; and a recipient's Q learns
+    from its own Private or from the frozen global Q.
     """
 
     distil_private: NonNegative = 0.5
@@ -278,6 +281,9 @@ class TeachingSettings(Settings):
     temperature: Positive = 2.0
     label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.1
     retrieval_fusion_gate: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    cross_fit: NonNegative = 1.0
+    donor_teacher: Literal["full", "single_modal"] = "full"
+    recipient_teacher: Literal["private", "global_q"] = "private"
 
 
 class TrainingSettings(Settings):
@@ -292,10 +298,16 @@ class TrainingSettings(Settings):
 
 
 class MergingSettings(Settings):
-    """How the server merges what several tasks share (FedSocket v1, Eq. 20)."""
+    """How the server merges: what several tasks share (FedSocket v1, Eq. 20), and the same-task protocol's Q.
+
+    ``stabiliser`` is the share of the way from Q to the clients' mean that the same-task server goes; ``gate_class_rows`` makes
+    it merge a class row only over the clients that hold the class.
+    """
 
     residual: Literal["projected", "mean"] = "projected"
     modality: Literal["mean", "projected"] = "mean"
+    stabiliser: Fraction = 0.5
+    gate_class_rows: bool = False
 
 
 class ParticipationSettings(Settings):
@@ -324,6 +336,14 @@ class EvaluationSettings(Settings):
     )
     mixtures: Annotated[tuple[NonNegative, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = tuple(
         step / 10 for step in range(11)
+    )
+    betas: Annotated[tuple[Share, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = (
+        0.0,
+        0.2,
+        0.35,
+        0.5,
+        0.75,
+        1.0,
     )
     fold_size: Annotated[int, Field(ge=1)] = 200
     tensorboard: bool = False

@@ -19,7 +19,7 @@ from fedsocket_flwr.datasets.corpus import Raw, Split
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.errors import ConfigurationError, MeasurementError, RunError
-from fedsocket_flwr.learning.measuring import build_measure
+from fedsocket_flwr.learning.measuring import PooledMeasure, build_measure
 from fedsocket_flwr.learning.objectives import build_objective
 from fedsocket_flwr.models.predictor import SharedPredictor
 from fedsocket_flwr.run_preparation import read_run_configuration
@@ -62,7 +62,7 @@ def load_predictor(
     # A run that was given more rounds has the choices of the shorter one until it is finished again.
     if not (folder / "test.json").exists():
         raise RunError(f"{folder} is not finished; continue it with --resume {folder}")
-    frozen, notes = store.read_note("closing"), store.read_note("facts")
+    frozen, notes = store.read_note("settled"), store.read_note("facts")
     if frozen is None or notes is None:
         raise RunError(f"client {client!r} of {folder} has frozen no choices on this machine: it ran elsewhere")
     if moment not in frozen:
@@ -102,7 +102,7 @@ class Predictor:
         self._choice = choice
         self._private = private
         self._q = q
-        self._interfaces = {m: build_interface(config.interfaces[m]) for m in facts.modalities} if q is not None else {}
+        self._interfaces = {m: build_interface(config.interfaces[m]) for m in facts.modalities if m in config.interfaces}
 
     def probabilities(self, raw: Mapping[str, Raw]) -> Array:
         """Return class probabilities (N, C) of raw rows; Joint's class-wise mixture is normalised to sum to one."""
@@ -140,23 +140,33 @@ class Predictor:
                 f"client {self.facts.client!r} reads {', '.join(self.facts.modalities)}; missing: {missing[0]}"
             )
         held = {modality: raw[modality] for modality in self.facts.modalities}
-        inputs = {modality: private_inputs(modality, rows, self._task) for modality, rows in held.items()}
+        features = {m: self._interfaces[m](rows) for m, rows in held.items() if self._needs_features(m)}
+        if self._task.private_inputs == "features":
+            inputs = features
+        else:
+            inputs = {modality: private_inputs(modality, rows, self._task) for modality, rows in held.items()}
         for modality, rows in inputs.items():
             expected = self.facts.input_shapes[modality]
             if tuple(rows.shape[1:]) != expected:
                 raise MeasurementError(
                     f"{modality} inputs have shape {tuple(rows.shape[1:])}, the model was trained on {expected}"
                 )
-        features = {modality: self._interfaces[modality](rows) for modality, rows in held.items()} if self._interfaces else {}
+        features = {modality: found for modality, found in features.items() if modality in self._task.q_modalities}
         if self.facts.kind == "retrieval":
             # No pair is known; what is measured is every image against every text.
             return Split(inputs, features, pairs=np.zeros((0, 2), dtype=np.int64))
         return Split(inputs, features, labels=np.zeros(len(next(iter(held.values()))), dtype=np.int64))
 
+    def _needs_features(self, modality: str) -> bool:
+        read_by_q = self._q is not None and modality in self._task.q_modalities
+        return read_by_q or self._task.private_inputs == "features"
+
     def _scores(self, split: Split) -> Any:
         facts, config = self.facts, self._config
         objective = build_objective(facts.kind, facts.task, split, torch.device("cpu"), config.training.teaching)
         how = build_measure(facts.kind, split, facts.class_counts, config.evaluation)
+        if "beta" in self._choice:
+            how = PooledMeasure(split, facts.class_counts, config.evaluation, donor=False)
         with limited_threads(config.resources.threads):
             private = how.branch(objective.private_table(self._private)) if self._private is not None else None
             q = how.branch(objective.q_table(self._q)) if self._q is not None else None

@@ -24,7 +24,7 @@ from fedsocket_flwr.datasets.features import Progress
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.methods import feature_directory
 from fedsocket_flwr.plain_files import read_json_lines
-from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, run_facts
+from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, report_what_is_there, run_facts
 from fedsocket_flwr.runtime.callbacks import Callback, Callbacks
 from fedsocket_flwr.runtime.device import available_cpus
 from fedsocket_flwr.runtime.process_groups import stop_with_descendants
@@ -116,11 +116,16 @@ def _through_ray(config: Configuration, folder: Path, callbacks: Sequence[Callba
         f"num-supernodes={len(list(config.clients()))} client-resources-num-cpus={resources.cpus} "
         f"client-resources-num-gpus={float(resources.gpus)} init-args-num-cpus={workers * resources.cpus}"
     )
-    with _local_superlink() as flwr, _followed(folder, callbacks):
-        app = flwr.home / "app"
-        app.mkdir()
-        (app / "pyproject.toml").write_text(THIN_APP, encoding="utf-8")
-        flwr.run(app, federation, f'resume="{folder}"')
+    try:
+        with _local_superlink() as flwr, _followed(folder, callbacks):
+            app = flwr.home / "app"
+            app.mkdir()
+            (app / "pyproject.toml").write_text(THIN_APP, encoding="utf-8")
+            flwr.run(app, federation, f'resume="{folder}"')
+    except BaseException:
+        # The ServerApp may have been killed before it could.
+        report_what_is_there(folder)
+        raise
 
 
 class _Flower:

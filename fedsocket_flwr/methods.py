@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 def merging_rules(config: Configuration) -> dict[str, Any]:
     """Return the settings of ``merging``, as :class:`~fedsocket_flwr.strategies.task_owned.TaskOwnedStrategy` takes them."""
-    return config.merging.model_dump()
+    return {"residual": config.merging.residual, "modality": config.merging.modality}
+
+
+def same_task_rules(config: Configuration) -> dict[str, Any]:
+    """Return what :class:`~fedsocket_flwr.strategies.same_task.SameTaskStrategy` takes; beta is chosen by the learning room."""
+    from fedsocket_flwr.learning.calibration import choose_beta
+
+    merging = config.merging
+    return {"stabiliser": merging.stabiliser, "gate_class_rows": merging.gate_class_rows, "choose_beta": choose_beta}
 
 
 def no_options(config: Configuration) -> dict[str, Any]:
@@ -59,6 +67,12 @@ METHODS: dict[str, Method] = {
         client="fedsocket_flwr.clients.fedsocket:FedSocketClient",
         predictor="fedsocket_flwr.models.predictor:SharedPredictor",
         options=merging_rules,
+    ),
+    "same_task": Method(
+        strategy="fedsocket_flwr.strategies.same_task:SameTaskStrategy",
+        client="fedsocket_flwr.clients.same_task:SameTaskClient",
+        predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+        options=same_task_rules,
     ),
     "local": Method(
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
@@ -102,7 +116,7 @@ def shared_shape(config: Configuration) -> "PredictorShape | None":
         width=config.predictor.width,
         residual_rank=config.predictor.residual_rank,
         tasks=tuple(
-            TaskShape(name, task.kind, task.modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
+            TaskShape(name, task.kind, task.q_modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
         ),
         interface_widths=interface_widths(config),
         token_modalities=token_modalities(config),

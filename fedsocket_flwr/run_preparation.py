@@ -1,6 +1,7 @@
 """What happens before a run starts: everything is checked, then a folder is claimed and the run's facts are written into it."""
 
 import json
+import logging
 from pathlib import Path
 
 from fedsocket_flwr.config import Configuration
@@ -10,6 +11,7 @@ from fedsocket_flwr.datasets.client_data import private_input_shapes
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
+from fedsocket_flwr.evaluation.report import write_report
 from fedsocket_flwr.methods import feature_directory, find_method, shared_shape
 from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.provenance import environment
@@ -126,6 +128,14 @@ def run_facts(folder: Path) -> RunFacts:
         tasks={name: task.kind for name, task in config.tasks.items()},
         folder=folder,
     )
+
+
+def report_what_is_there(folder: Path) -> None:
+    """Write the report of a run that has ended, however it ended; trouble with that is logged and hides no other error."""
+    try:
+        write_report(folder)
+    except Exception:
+        logging.getLogger(__name__).exception("the report of %s could not be written", folder)
 
 
 def q_parameters(config: Configuration) -> int:

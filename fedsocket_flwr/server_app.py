@@ -11,7 +11,6 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.metrics import mean_over_clients
-from fedsocket_flwr.evaluation.report import write_report
 from fedsocket_flwr.exchange.contract import Update
 from fedsocket_flwr.exchange.payload import array_record, read_array_record, serialise
 from fedsocket_flwr.exchange.registration import Roster
@@ -19,7 +18,7 @@ from fedsocket_flwr.methods import ServerSide, build_server_side
 from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
 from fedsocket_flwr.plain_files import dump_json, write_whole
 from fedsocket_flwr.provenance import code_digest
-from fedsocket_flwr.run_preparation import prepare_run, read_run_configuration, run_facts
+from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, report_what_is_there, run_facts
 from fedsocket_flwr.runtime.callbacks import Callback, Callbacks, HistoryWriter, TensorBoardWriter
 from fedsocket_flwr.runtime.rounds import Row, run_phase, run_rounds
 from fedsocket_flwr.runtime.run_files import Checkpoint, load_checkpoint, read_identity, save_checkpoint
@@ -31,7 +30,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Prepare the run that the run configuration asks for, or take up a prepared one, and serve it to its end."""
     folder = run_folder(context.run_config)
-    serve(grid, folder)
+    if prepare_resume(folder, None):
+        serve(grid, folder)
 
 
 def run_folder(run_config: Mapping[str, Any]) -> Path:
@@ -79,7 +79,7 @@ def serve(grid: Grid, folder: Path, callbacks: Sequence[Callback] = ()) -> None:
         raise
     finally:
         everyone.on_end(status)
-        write_report(folder)
+        report_what_is_there(folder)
 
 
 def _train_and_close(
@@ -96,6 +96,9 @@ def _train_and_close(
 
     def on_round(row: Row, after: ArrayRecord) -> None:
         blocks = read_array_record(after)
+        if row["round"] == done + 1 and not row["answered"]:
+            reasons = row["refused"] | dict.fromkeys(row["missing"], "no answer in time")
+            raise RunError("no client could do its first round: " + "; ".join(f"{c}: {why}" for c, why in reasons.items()))
         row["strategy"].update(side.probe(blocks))
         _add_task_means(row, strategy.roster.memberships)
         # The history first: a cut between the two repeats the round to the same bits and drops the row that was early.
@@ -108,11 +111,12 @@ def _train_and_close(
     arrays = run_rounds(grid, strategy, arrays, first=done + 1, last=config.run.rounds, seconds=seconds, on_round=on_round)
     strategy.register(grid)
     clients = sorted(strategy.roster.nodes)
-    row, _ = run_phase(grid, strategy, "close", config.run.rounds, arrays, clients, seconds)
+    row, closed = run_phase(grid, strategy, "close", config.run.rounds, arrays, clients, seconds)
     _add_task_means(row, strategy.roster.memberships)
     history.on_phase(row)
     callbacks.on_phase(row)
-    _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds)
+    choices = strategy.choices(closed)
+    _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds, choices)
     tested = {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
     write_whole(folder / "test.json", dump_json({"clients": tested}, indent=2) + "\n")
     absent = {client: "not online" for client in strategy.roster.memberships if client not in clients}
@@ -151,4 +155,6 @@ def _test_entry(task: str, update: Update) -> dict[str, Any]:
         else:
             endpoint, metric = split_metric(rest)
             entry[moment].setdefault(endpoint, {})[metric] = value
+    if update.counts:
+        entry["confusion"] = {name: list(counts) for name, counts in update.counts.items()}
     return entry

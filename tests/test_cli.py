@@ -62,7 +62,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing figures takes longer than a toy run."""
-    monkeypatch.setattr("fedsocket_flwr.server_app.write_report", lambda folder: None)
+    monkeypatch.setattr("fedsocket_flwr.run_preparation.write_report", lambda folder: None)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsocket_flwr import engines, server_app
+from fedsocket_flwr import engines, run_preparation
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_with_settings
 from fedsocket_flwr.exchange.contract import Blocks
@@ -70,7 +70,7 @@ class Cut:
 def quick() -> Iterator[None]:
     """Draw no report and do not wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_app, "write_report", lambda folder: None)
+        patch.setattr(run_preparation, "write_report", lambda folder: None)
         patch.setattr("os.fsync", lambda descriptor: None)
         yield
 

@@ -58,8 +58,8 @@ class BranchFacts:
         return cls(**{**notes, **lists, "input_shapes": shapes})
 
 
-def new_private(config: Configuration, facts: BranchFacts, device: torch.device) -> nn.Module:
-    """Return the client's private model as it is before training, drawn from the run's seed and the client's name."""
+def new_private(config: Configuration, facts: BranchFacts, device: torch.device, seed: int | None = None) -> nn.Module:
+    """Return the client's private model as it is before training, drawn from ``seed``, else from run's seed and client's name."""
     _, settings = config.client(facts.client)
     model_facts = ModelFacts(
         kind=facts.kind,
@@ -68,21 +68,23 @@ def new_private(config: Configuration, facts: BranchFacts, device: torch.device)
         text_buckets=config.tasks[facts.task].text_buckets,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.run.seed, facts.client, "private model"))
+        torch.manual_seed(derive_seed(config.run.seed, facts.client, "private model") if seed is None else seed)
         return build_private_model(settings.model, settings.arguments, model_facts).to(device)
 
 
-def new_q(config: Configuration, facts: BranchFacts, device: torch.device) -> SharedPredictor:
-    """Return the part of Q that the client can execute; its parameters are to be loaded."""
+def new_q(config: Configuration, facts: BranchFacts, device: torch.device, seed: int = 0) -> SharedPredictor:
+    """Return the part of Q that the client can execute; its parameters are to be loaded, or are drawn from ``seed``."""
+    modalities = tuple(m for m in config.tasks[facts.task].q_modalities if m in facts.modalities)
     shape = PredictorShape(
         width=config.predictor.width,
         residual_rank=config.predictor.residual_rank,
-        tasks=(TaskShape(facts.task, facts.kind, facts.modalities, len(facts.classes)),),
-        interface_widths={modality: config.interfaces[modality].width for modality in facts.modalities},
+        tasks=(TaskShape(facts.task, facts.kind, modalities, len(facts.classes)),),
+        interface_widths={modality: config.interfaces[modality].width for modality in modalities},
         token_modalities=frozenset(facts.token_modalities),
         isolated=config.isolated_tasks,
     )
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         q = SharedPredictor(shape)
     if config.predictor.gate == "fixed":
         q.fix_gates()

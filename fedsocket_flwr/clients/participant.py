@@ -32,7 +32,7 @@ from fedsocket_flwr.config import Configuration, modality_key
 from fedsocket_flwr.datasets.corpus import ClientData, Split
 from fedsocket_flwr.errors import DivergenceError, StoreError
 from fedsocket_flwr.exchange.contract import Blocks, Broadcast, Membership, Update
-from fedsocket_flwr.learning.measuring import Measure, Measurement, build_measure, measure
+from fedsocket_flwr.learning.measuring import Choice, Measure, Measurement, build_measure, measure
 from fedsocket_flwr.learning.objectives import Objective, Table, build_objective
 from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
 from fedsocket_flwr.learning.teaching import Schedule, Stage
@@ -69,6 +69,9 @@ class Participant(ABC):
         Where models run while a message is worked on.
     """
 
+    kept_blocks: frozenset[str] = frozenset()
+    """Blocks in the store, beyond checkpoints of Q, that a client needs from round to round."""
+
     def __init__(
         self,
         config: Configuration,
@@ -84,6 +87,11 @@ class Participant(ABC):
         self.shape = shape
         self.device = device
         self.settings = config.training.private[modality_key(data.modalities)]
+
+    @property
+    def gates_class_rows(self) -> bool:
+        """Whether the rows of classes that the client lacks stay as they came."""
+        return True
 
     @abstractmethod
     def learn(self, state: State, server_round: int) -> dict[str, float]:
@@ -127,18 +135,21 @@ class Participant(ABC):
         with self.store.locked():
             state = self._load(broadcast)
             measured = self._measure_dev(state, broadcast.round)
-            last = Kept(broadcast.round, state.version, 0.0, measured.choice or self._how(self.data.dev).default_choice())
-            branches = (*(("private",) if self._trained(state) else ()), *(("q",) if state.q else ()))
-            endpoints = (*branches, *(("joint",) if len(branches) == 2 else ()))
+            defaults = self._defaults(state, broadcast.round)
+            last = Checkpoints.of(measured, self.measure_of(self.data.dev), broadcast.round, state.version).completed_by(defaults)
+            best = state.checkpoints.completed_by(defaults)
             if state.q is not None and broadcast.round not in state.checkpoints.q_rounds():
                 self.store.save_blocks(q_name(broadcast.round), module_arrays(state.q))
-            frozen = {
-                "best": state.checkpoints.or_last(last, endpoints).to_notes(),
-                "last": Checkpoints({}).or_last(last, endpoints).to_notes(),
-            }
+            frozen = {"best": best.to_notes(), "last": last.to_notes()}
             self.store.write_note("closing", frozen)
             self.store.write_note("facts", self.facts.to_notes())
-        return self._update(broadcast, state.version, {}, _dev_metrics(measured))
+        counts = {
+            f"{moment}.{endpoint}": kept.counts
+            for moment, checkpoints in (("best", best), ("last", last))
+            for endpoint, kept in checkpoints.kept.items()
+            if kept.counts
+        }
+        return self._update(broadcast, state.version, {}, _dev_metrics(measured), counts)
 
     def test(self, broadcast: Broadcast) -> Update:
         """Measure TEST once, with the frozen choices."""
@@ -146,14 +157,25 @@ class Participant(ABC):
         if frozen is None:
             raise StoreError(f"client {self.data.client!r} has frozen no choices: TEST comes after the closing phase")
         metrics: dict[str, float] = {}
-        for moment, notes in frozen.items():
-            for endpoint, kept in Checkpoints.from_notes(notes).kept.items():
-                found = self._measure_kept(endpoint, kept)
+        counts: dict[str, tuple[int, ...]] = {}
+        settled = {
+            moment: self.settle(Checkpoints.from_notes(notes), moment, broadcast.settings) for moment, notes in frozen.items()
+        }
+        self.store.write_note("settled", {moment: checkpoints.to_notes() for moment, checkpoints in settled.items()})
+        for moment, checkpoints in settled.items():
+            for endpoint, kept in checkpoints.kept.items():
+                measured = self._measure_kept(endpoint, kept)
+                found = measured.endpoints.get(endpoint, {})
                 metrics |= {f"{moment}.{endpoint}.{name}": value for name, value in found.items()}
                 metrics[f"choices.{moment}.{endpoint}.round"] = kept.round
-                if endpoint == "joint":
-                    metrics |= {f"choices.{moment}.joint.{name}": value for name, value in kept.choice.items()}
-        return self._update(broadcast, broadcast.base_version, {}, metrics)
+                metrics |= {f"choices.{moment}.{endpoint}.{name}": value for name, value in kept.choice.items()}
+                if measured.counts.get(endpoint):
+                    counts[f"{moment}.{endpoint}"] = tuple(measured.counts[endpoint])
+        return self._update(broadcast, broadcast.base_version, {}, metrics, counts)
+
+    def settle(self, checkpoints: Checkpoints, moment: str, settings: Mapping[str, Any]) -> Checkpoints:
+        """Return the kept rounds to be tested; a choice that belongs to the federation comes in ``settings``."""
+        return checkpoints
 
     # --- measuring --------------------------------------------------------------------------------------------------------------
 
@@ -174,33 +196,43 @@ class Participant(ABC):
         """Say whether there is a Private to speak of: a client that never trained has a Q only."""
         return state.version > 0 and self.data.train.examples > 0
 
-    def _how(self, split: Split) -> Measure:
+    def measure_of(self, split: Split) -> Measure:
+        """Return how the client's task is measured on a split."""
         return build_measure(self.data.kind, split, self.facts.class_counts, self.config.evaluation)
 
     def _measure_dev(self, state: State, model_round: int) -> Measurement:
         """Measure the model of a round on DEV, and keep it where it is the best so far."""
         if model_round == 0 or self.data.dev.examples == 0:
-            return Measurement({}, {})
-        how = self._how(self.data.dev)
+            return Measurement({})
+        how = self.measure_of(self.data.dev)
         private = self._dev.private_table(state.private) if self._trained(state) else None
         q = self._dev.q_table(state.q) if state.q else None
         measured = measure(how, private, q)
-        state.checkpoints = state.checkpoints.after(measured, how, model_round, state.version)
+        state.checkpoints = state.checkpoints.improved_by(Checkpoints.of(measured, how, model_round, state.version))
         if state.q is not None and model_round in state.checkpoints.q_rounds():
             self.store.save_blocks(q_name(model_round), module_arrays(state.q))
         return measured
 
-    def _measure_kept(self, endpoint: str, kept: Kept) -> dict[str, float]:
-        """Return one endpoint's TEST metrics at the round that was kept for it; none where there is no TEST."""
+    def _defaults(self, state: State, model_round: int) -> Checkpoints:
+        """Return the last round for every endpoint that exists, with the choices of a client without DEV."""
+        how = self.measure_of(self.data.dev)
+        choices: dict[str, Choice] = {**({"private": {}} if self._trained(state) else {}), **({"q": {}} if state.q else {})}
+        if len(choices) == 2:
+            choices["joint"] = how.default_choice()
+            choices |= {f"joint@{name}": candidate for name, candidate in how.candidates().items()}
+        return Checkpoints({e: Kept(model_round, state.version, 0.0, dict(choice)) for e, choice in choices.items()})
+
+    def _measure_kept(self, endpoint: str, kept: Kept) -> Measurement:
+        """Measure TEST with one endpoint's kept round; nothing where there is no TEST."""
         if self.data.test.examples == 0:
-            return {}
+            return Measurement({})
         private, q = load_branches(self.config, self.facts, self.store, endpoint, kept, self.device)
         objective = self.objective(self.data.test)
         tables: tuple[Table | None, Table | None] = (
             objective.private_table(private) if private else None,
             objective.q_table(q) if q else None,
         )
-        return dict(measure(self._how(self.data.test), *tables, choice=kept.choice).endpoints[endpoint])
+        return measure(self.measure_of(self.data.test), *tables, choice=kept.choice)
 
     # --- state ------------------------------------------------------------------------------------------------------------------
 
@@ -257,20 +289,29 @@ class Participant(ABC):
         snapshot = Snapshot(arrays, {"checkpoints": state.checkpoints.to_notes()})
         needed = state.checkpoints.versions() | former.versions() | {broadcast.base_version}
         self.store.save(broadcast.round, snapshot, keep=needed)
-        self.store.remove_blocks(keep={q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
+        self.store.remove_blocks(keep=self.kept_blocks | {q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
 
     def _trained_blocks(self, state: State, received: Blocks) -> dict[str, Array]:
-        """Return what the client trained of the blocks that it received; the row of a class that it lacks stays as it came."""
+        """Return what the client trained of the blocks it received; a gated row of a class that it lacks stays as it came."""
         if state.q is None or not received:
             return {}
-        held = np.array(self.facts.class_counts) > 0
         trained = module_arrays(state.q)
+        if not self.gates_class_rows:
+            return trained
+        held = np.array(self.facts.class_counts) > 0
         for block in state.q.contract().blocks:
             if block.owner.kind == "class_rows":
                 trained[block.name][~held] = received[block.name][~held]
         return trained
 
-    def _update(self, broadcast: Broadcast, version: int, blocks: Blocks, metrics: Mapping[str, float]) -> Update:
+    def _update(
+        self,
+        broadcast: Broadcast,
+        version: int,
+        blocks: Blocks,
+        metrics: Mapping[str, float],
+        counts: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Update:
         return Update(
             client=self.data.client,
             round=broadcast.round,
@@ -279,6 +320,7 @@ class Participant(ABC):
             examples=self.data.train.examples,
             class_counts=self.facts.class_counts,
             metrics=metrics,
+            counts=counts or {},
         )
 
 

@@ -262,7 +262,7 @@ def availability() -> list[dict[str, str]]:
     """Return one row a data set: what it is, and whether it is on this machine or how to get it."""
     rows = []
     for row in CATALOGUE.values():
-        state = "needs `path`" if row.needs_path else "present"
+        state = "needs a path" if row.needs_path else "present"
         if row.locate is not None:
             try:
                 found: Path = resolve(row.locate)(None)

@@ -238,7 +238,11 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Update:
-    """What a participant answers. ``version`` is the version of its own state that this answer belongs to."""
+    """What a participant answers.
+
+    ``version`` is the version of its own state that this answer belongs to. ``metrics`` are single numbers, ``counts`` named
+    lists of whole numbers (a confusion matrix, row by row).
+    """
 
     client: str
     round: int
@@ -247,6 +251,7 @@ class Update:
     examples: int
     class_counts: tuple[int, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ CONFIG = "config"
 METRICS = "metrics"
 EXAMPLES = "num-examples"
 CLASS_COUNTS = "class-counts"
+COUNTS = "counts/"
+"""Prefix of further lists of counts among the metrics."""
 COUNT_BYTES = 8
 
 
@@ -86,7 +88,8 @@ def read_broadcast(message: Message) -> Broadcast:
 
 def write_update(update: Update, failure: str = "") -> RecordDict:
     """Return an update as records. ``failure`` says why the client's own work must not count."""
-    metrics: dict[str, Any] = {EXAMPLES: update.examples, CLASS_COUNTS: list(update.class_counts), **update.metrics}
+    counts = {f"{COUNTS}{name}": list(values) for name, values in update.counts.items()}
+    metrics: dict[str, Any] = {EXAMPLES: update.examples, CLASS_COUNTS: list(update.class_counts), **update.metrics, **counts}
     return RecordDict(
         {
             ARRAYS: array_record(serialise(update.blocks)),
@@ -151,6 +154,11 @@ def _decode(message: Message, names: list[str], writable: frozenset[str]) -> tup
         examples=_whole(examples),
         class_counts=tuple(_whole(count) for count in counts),  # type: ignore[union-attr]
         metrics={name: float(value) for name, value in numbers.items() if isinstance(value, int | float)},
+        counts={
+            name.removeprefix(COUNTS): tuple(_whole(count) for count in values)
+            for name, values in numbers.items()
+            if isinstance(values, list)
+        },
     )
     return update, str(config["failure"])
 
@@ -168,6 +176,9 @@ def _first_fault(update: Update, membership: Membership, round_: int, blocks: Ma
         return f"answered for round {update.round}, expected {round_}"
     if update.examples < 0 or any(count < 0 for count in update.class_counts):
         return f"negative counts: {update.examples} examples, {update.class_counts}"
+    for name, counts in update.counts.items():
+        if any(count < 0 for count in counts):
+            return f"negative counts in {name!r}"
     if len(update.class_counts) != len(membership.class_counts):
         return f"{len(update.class_counts)} class counts, expected {len(membership.class_counts)}"
     for name, array in update.blocks.items():

@@ -140,11 +140,11 @@ def cross_fit(groups_N: Sequence[str] | Array, labels_N: Sequence[int] | Array, 
     return torch.cat(logits)[torch.cat(rows).argsort().to(logits[0].device)]
 
 
-def cross_fitted_loss(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, alpha: float, temperature: float) -> Tensor:
-    """Return the loss of a donor's local Q: labels, and the out-of-fold teacher where it is right (Eq. 19).
+def cross_fitted_distillation(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, temperature: float) -> Tensor:
+    """Return the teacher's term of Eq. 19, ``mean_i [argmax t_i = y_i] T^2 KL(softmax(t_i / T) || softmax(s_i / T))``.
 
-    ``CE(s, y) + alpha * mean_i [argmax t_i = y_i] T^2 KL(softmax(t_i / T) || softmax(s_i / T))``. The mean runs over the whole
-    batch: a row whose teacher is wrong counts as 0, and a teacher that is rarely right teaches little.
+    The mean runs over the whole batch: a row whose teacher is wrong counts as 0, and a teacher that is rarely right teaches
+    little.
 
     Parameters
     ----------
@@ -152,8 +152,6 @@ def cross_fitted_loss(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, 
         Logits, (B, C), B at least 1; the teacher gets no gradient.
     labels_B
         Class of each row, ``int64``.
-    alpha
-        Weight of the teacher.
     temperature
         T, above 0.
     """
@@ -162,4 +160,14 @@ def cross_fitted_loss(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, 
     student_log_BC = functional.log_softmax(student_BC / temperature, dim=1)
     teacher_log_BC = functional.log_softmax(teacher_BC / temperature, dim=1)
     divergence_B = functional.kl_div(student_log_BC, teacher_log_BC, reduction="none", log_target=True).sum(dim=1)
-    return functional.cross_entropy(student_BC, labels_B) + alpha * temperature**2 * (right_B * divergence_B).mean()
+    return temperature**2 * (right_B * divergence_B).mean()
+
+
+def cross_fitted_loss(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, alpha: float, temperature: float) -> Tensor:
+    """Return the loss of a donor's local Q: labels, and the out-of-fold teacher where it is right (Eq. 19).
+
+    ``CE(s, y) + alpha * cross_fitted_distillation``; the parameters are those of :func:`cross_fitted_distillation`, and alpha is
+    the weight of the teacher.
+    """
+    supervised = functional.cross_entropy(at_least_float32(student_BC), labels_B)
+    return supervised + alpha * cross_fitted_distillation(student_BC, teacher_BC, labels_B, temperature)

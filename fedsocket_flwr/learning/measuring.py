@@ -1,7 +1,7 @@
 """A client's three endpoints measured on DEV or TEST: Private, Q and their Joint (FedSocket v1, A.8)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -9,9 +9,17 @@ from numpy.typing import NDArray
 
 from fedsocket_flwr.config import EvaluationSettings
 from fedsocket_flwr.datasets.corpus import Split
-from fedsocket_flwr.evaluation.metrics import classification_metrics
+from fedsocket_flwr.evaluation.metrics import classification_metrics, confusion, metrics_from_confusion
 from fedsocket_flwr.evaluation.retrieval import retrieval_metrics
-from fedsocket_flwr.learning.calibration import choose_mixtures, choose_rho, class_weights, joint_probabilities, mix_scores
+from fedsocket_flwr.learning.calibration import (
+    choose_beta,
+    choose_mixtures,
+    choose_rho,
+    class_weights,
+    joint_probabilities,
+    mix_probabilities,
+    mix_scores,
+)
 from fedsocket_flwr.learning.objectives import SCORE_SCALE, Table
 
 Array = NDArray[Any]
@@ -23,15 +31,29 @@ ENDPOINTS = ("private", "q", "joint")
 
 @dataclass(frozen=True)
 class Measurement:
-    """Metrics by endpoint (absent where the endpoint does not exist), and the choice that Joint was measured with."""
+    """What was measured of one model on one split.
+
+    Attributes
+    ----------
+    endpoints
+        Metrics by endpoint; an endpoint that does not exist is absent. ``joint@NAME`` is Joint with a candidate choice.
+    choices
+        Endpoint -> the choice that Joint was measured with.
+    counts
+        Endpoint -> confusion matrix, row by row, where the rule pools counts over clients.
+    """
 
     endpoints: Mapping[str, Metrics]
-    choice: Choice
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def flat(self) -> Metrics:
-        """Return ``{"joint.accuracy": ..., "joint.rho": ...}``."""
-        numbers = {f"{endpoint}.{name}": value for endpoint, found in self.endpoints.items() for name, value in found.items()}
-        return numbers | ({f"joint.{name}": value for name, value in self.choice.items()} if "joint" in self.endpoints else {})
+        """Return ``{"joint.accuracy": ..., "joint.rho": ...}`` for the three endpoints."""
+        numbers: Metrics = {}
+        for endpoint in ENDPOINTS:
+            for found in (self.endpoints.get(endpoint, {}), self.choices.get(endpoint, {})):
+                numbers |= {f"{endpoint}.{name}": value for name, value in found.items()}
+        return numbers
 
 
 class Measure(Protocol):
@@ -48,6 +70,12 @@ class Measure(Protocol):
 
     def choose(self, private: Array, q: Array) -> Choice:
         """Choose on these scores, which are DEV's."""
+
+    def candidates(self) -> Mapping[str, Choice]:
+        """Return the choices among which the server decides, by name; empty where the client decides alone."""
+
+    def counts(self, scores: Any) -> Sequence[int]:
+        """Return what the server pools to decide; empty where the client decides alone."""
 
     def metrics(self, scores: Any) -> Metrics:
         """Return the metrics of scores."""
@@ -81,6 +109,14 @@ class ClassificationMeasure:
         """Choose rho."""
         return {"rho": choose_rho(private, q, self._labels, self._counts, self._rhos).rho}
 
+    def candidates(self) -> Mapping[str, Choice]:
+        """Return none: each client decides alone."""
+        return {}
+
+    def counts(self, scores: Any) -> Sequence[int]:
+        """Return none: each client decides alone."""
+        return ()
+
     def metrics(self, scores: Array) -> Metrics:
         """Return accuracy and macro F1."""
         return classification_metrics(scores, self._labels, len(self._counts))
@@ -88,6 +124,47 @@ class ClassificationMeasure:
     def headline(self, metrics: Metrics) -> float:
         """Return the accuracy."""
         return metrics["accuracy"]
+
+
+class PooledMeasure(ClassificationMeasure):
+    """The same-task protocol: Joint is ``(1 - beta) p + beta q`` with one beta for the run, chosen by the server.
+
+    A client reports its DEV confusion matrix at every candidate; the beta of its own best DEV stands in its history. A donor's
+    Joint is its Private: beta is 0 and there is nothing to choose.
+    """
+
+    def __init__(self, split: Split, class_counts: Sequence[int], settings: EvaluationSettings, donor: bool) -> None:
+        super().__init__(split, class_counts, settings)
+        self._betas = (0.0,) if donor else settings.betas
+        self._donor = donor
+
+    def default_choice(self) -> Choice:
+        """Return an even mixture, and nothing of Q for a donor."""
+        return {"beta": 0.0 if self._donor else 0.5}
+
+    def joint(self, private: Array, q: Array, choice: Choice) -> Array:
+        """Return (1 - beta) p + beta q."""
+        return mix_probabilities(private, q, choice["beta"])
+
+    def choose(self, private: Array, q: Array) -> Choice:
+        """Return the beta of these rows alone."""
+        pooled = {beta: self._confusion(mix_probabilities(private, q, beta)) for beta in self._betas}
+        return {"beta": choose_beta(pooled)}
+
+    def candidates(self) -> Mapping[str, Choice]:
+        """Return every beta, but for a donor none."""
+        return {} if self._donor else {str(beta): {"beta": beta} for beta in self._betas}
+
+    def metrics(self, scores: Array) -> Metrics:
+        """Return accuracy, macro F1 and UAR."""
+        return metrics_from_confusion(self._confusion(scores))
+
+    def counts(self, scores: Array) -> Sequence[int]:
+        """Return the confusion matrix, row by row."""
+        return tuple(int(count) for count in self._confusion(scores).ravel())
+
+    def _confusion(self, scores: Array) -> Array:
+        return confusion(scores, self._labels, len(self._counts))
 
 
 class RetrievalMeasure:
@@ -119,6 +196,14 @@ class RetrievalMeasure:
         settings = self._settings
         chosen = choose_mixtures(private, q, self._image_ids, self._text_ids, settings.mixtures, settings.fold_size)
         return {"i2t": chosen.i2t, "t2i": chosen.t2i}
+
+    def candidates(self) -> Mapping[str, Choice]:
+        """Return none: each client decides alone."""
+        return {}
+
+    def counts(self, scores: Any) -> Sequence[int]:
+        """Return none: each client decides alone."""
+        return ()
 
     def metrics(self, scores: Array | Mapping[str, Array]) -> Metrics:
         """Return the recalls; scores that differ by direction are measured in their own direction only."""
@@ -152,12 +237,15 @@ def measure(how: Measure, private: Table | None, q: Table | None, choice: Choice
     private, q
         Frozen outputs of the branches; None where a branch does not exist.
     choice
-        A frozen choice for Joint; None chooses it on these very scores, which is right on DEV only.
+        A frozen choice for Joint; None chooses it on these very scores, which is right on DEV only, and measures the candidates
+        of a choice that belongs to the federation.
     """
-    branches = {name: how.branch(table) for name, table in (("private", private), ("q", q)) if table is not None}
-    endpoints = {name: how.metrics(scores) for name, scores in branches.items()}
-    if len(branches) < 2:
-        return Measurement(endpoints, {})
-    frozen = how.choose(branches["private"], branches["q"]) if choice is None else choice
-    endpoints["joint"] = how.metrics(how.joint(branches["private"], branches["q"], frozen))
-    return Measurement(endpoints, frozen)
+    scores: dict[str, Any] = {name: how.branch(table) for name, table in (("private", private), ("q", q)) if table is not None}
+    choices: dict[str, Choice] = {}
+    if len(scores) == 2:
+        choices["joint"] = how.choose(scores["private"], scores["q"]) if choice is None else choice
+        if choice is None:
+            choices |= {f"joint@{name}": candidate for name, candidate in how.candidates().items()}
+        scores |= {endpoint: how.joint(scores["private"], scores["q"], chosen) for endpoint, chosen in choices.items()}
+    counts = {endpoint: how.counts(found) for endpoint, found in scores.items()}
+    return Measurement({endpoint: how.metrics(found) for endpoint, found in scores.items()}, choices, counts)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedsocket_flwr.config import TeachingSettings
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.learning import losses
+from fedsocket_flwr.learning.crossfit import cross_fitted_distillation
 from fedsocket_flwr.models.predictor import SharedPredictor
 
 SCORE_SCALE = 15.0
@@ -106,6 +107,14 @@ class ClassificationObjective:
     def fuse(self, private: Tensor, q: Tensor, gate_logit: Tensor) -> Tensor:
         """Return (1 - g) p + g q with the client's learned gate (Eq. 15)."""
         return losses.fused_logits(private, q, gate_logit)
+
+
+class CrossFittedObjective(ClassificationObjective):
+    """What a donor's local Q learns in the same-task protocol: labels, and an out-of-fold teacher (FedSocket v1, Eq. 19)."""
+
+    def distillation(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
+        """Return the teacher's term of Eq. 19."""
+        return cross_fitted_distillation(student, teacher, targets, self._temperature)
 
 
 class RetrievalObjective:

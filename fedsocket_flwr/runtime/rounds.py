@@ -5,7 +5,7 @@ and ``aggregate_train``.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -28,7 +28,14 @@ class PhasedStrategy(Protocol):
     def aggregate_train(self, server_round: int, replies: Sequence[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the arrays after a round; None keeps the former."""
 
-    def configure_phase(self, phase: str, server_round: int, arrays: ArrayRecord, clients: Sequence[str]) -> list[Message]:
+    def configure_phase(
+        self,
+        phase: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        clients: Sequence[str],
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[Message]:
         """Return the messages of a closing phase."""
 
     def read_phase(self, server_round: int, replies: Sequence[Message]) -> Sequence[Any]:
@@ -77,10 +84,11 @@ def run_phase(
     arrays: ArrayRecord,
     clients: Sequence[str],
     seconds: float,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[Row, Sequence[Any]]:
     """Ask ``clients`` once for a closing phase; return the history's row and the sound answers."""
     began = time.monotonic()
-    messages = strategy.configure_phase(phase, server_round, arrays, clients)
+    messages = strategy.configure_phase(phase, server_round, arrays, clients, settings)
     answers = strategy.read_phase(server_round, list(grid.send_and_receive(messages, timeout=seconds)))
     return history_row(phase, server_round, server_round, strategy.report, time.monotonic() - began), answers
 

@@ -168,8 +168,19 @@ class RegisteredStrategy(Strategy):
         """Return the blocks that a client sends back: those it was sent, when it trained."""
         return self.sent_blocks(phase, membership) if phase == TRAIN else ()
 
-    def configure_phase(self, phase: str, server_round: int, arrays: ArrayRecord, clients: Iterable[str]) -> list[Message]:
-        """Return one message a client, sorted by client: the blocks of ``server_round - 1``, addressed for ``phase``.
+    def choices(self, updates: Sequence[Update]) -> dict[str, Any]:
+        """Return choices that belong to the federation, from the answers of the closing phase; TEST is asked with them."""
+        return {}
+
+    def configure_phase(
+        self,
+        phase: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        clients: Iterable[str],
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[Message]:
+        """Return one message a client, sorted by client: the blocks of ``server_round - 1``, for ``phase`` with its settings.
 
         Raises
         ------
@@ -186,7 +197,7 @@ class RegisteredStrategy(Strategy):
         for client in sorted(clients):
             membership = self.roster.memberships[client]
             sent = self.sent_blocks(phase, membership)
-            broadcast = Broadcast(self.run, server_round, phase, self.versions.get(client, 0), {})
+            broadcast = Broadcast(self.run, server_round, phase, self.versions.get(client, 0), {}, settings or {})
             content: RecordDict = payload.write_broadcast(broadcast, {SERVER: {b.name: arrays[b.name] for b in sent}})
             messages[client] = Message(content, message_type=message_type, dst_node_id=self.roster.nodes[client])
             self.report.asked.append(client)

@@ -96,6 +96,6 @@ def test_data_of_ones_own_need_a_path(make_task):
     rows = {row["name"]: row for row in availability()}
     for name, row in CATALOGUE.items():
         if row.needs_path:
-            assert rows[name]["state"] == "needs `path`"
+            assert rows[name]["state"] == "needs a path"
             with pytest.raises(ConfigurationError, match=f"data set '{name}' needs `path`"):
                 prepare(name)

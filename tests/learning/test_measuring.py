@@ -41,14 +41,14 @@ def test_each_branch_is_measured_and_joint_with_the_rho_that_dev_chooses() -> No
     assert measured.endpoints["q"]["accuracy"] == 0.5
     # rho = 0.5 gives w = 1/3: row 0 is (0.75, 0.25), row 1 (0.45, 0.55), both right; rho = 0.25 leaves row 1 wrong.
     assert measured.endpoints["joint"] == {"accuracy": 1.0, "macro_f1": 1.0}
-    assert measured.choice == {"rho": 0.5}
+    assert measured.choices["joint"] == {"rho": 0.5}
     assert measured.flat()["joint.rho"] == 0.5
     assert measured.flat()["q.accuracy"] == 0.5
 
 
 def test_a_frozen_choice_is_used_as_it_is() -> None:
     frozen = measure(classification([0, 1], (10, 10)), PRIVATE, Q, choice={"rho": 0.0})
-    assert frozen.choice == {"rho": 0.0}
+    assert frozen.choices["joint"] == {"rho": 0.0}
     assert frozen.endpoints["joint"]["accuracy"] == 0.5
     # Frozen on DEV, it does not look at the labels of TEST: other labels, same choice.
     assert measure(classification([1, 0], (10, 10)), PRIVATE, Q, choice={"rho": 0.5}).endpoints["joint"]["accuracy"] == 0.0
@@ -58,7 +58,7 @@ def test_a_branch_that_is_not_there_has_no_endpoint_and_no_joint() -> None:
     how = classification([0, 1], (10, 10))
     only_q = measure(how, None, Q)
     assert list(only_q.endpoints) == ["q"]
-    assert only_q.choice == {}
+    assert only_q.choices == {}
     assert not any(name.startswith(("joint", "private")) for name in only_q.flat())
     assert list(measure(how, PRIVATE, None).endpoints) == ["private"]
     assert measure(how, None, None) == Measurement({}, {})
@@ -114,7 +114,7 @@ def test_retrieval_mixes_each_direction_with_its_own_weight() -> None:
     assert measured.endpoints["q"]["i2t_r1"] == measured.endpoints["q"]["t2i_r1"] == 1.0
     assert measured.endpoints["joint"]["mean_r"] == 1.0
     # The smallest weight with which Q outweighs Private.
-    assert measured.choice == {"i2t": 0.6, "t2i": 0.6}
+    assert measured.choices["joint"] == {"i2t": 0.6, "t2i": 0.6}
     one_way = measure(how, WRONG, RIGHT, choice={"i2t": 1.0, "t2i": 0.0})
     assert one_way.endpoints["joint"]["i2t_r1"] == 1.0
     assert one_way.endpoints["joint"]["t2i_r1"] == 0.0
