@@ -109,19 +109,13 @@ def shared_shape(config: Configuration) -> "PredictorShape | None":
     """Return the shape of the predictor that the configured method shares, or None."""
     if find_method(config.run.method).predictor is None:
         return None
-    from fedsocket_flwr.datasets.client_data import interface_widths, task_classes, token_modalities
-    from fedsocket_flwr.models.predictor import PredictorShape, TaskShape
+    from fedsocket_flwr.datasets.client_data import task_classes, token_modalities
+    from fedsocket_flwr.models.predictor import TaskShape, configured_shape
 
-    return PredictorShape(
-        width=config.predictor.width,
-        residual_rank=config.predictor.residual_rank,
-        tasks=tuple(
-            TaskShape(name, task.kind, task.q_modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
-        ),
-        interface_widths=interface_widths(config),
-        token_modalities=token_modalities(config),
-        isolated=config.isolated_tasks,
-    )
+    tasks = [
+        TaskShape(name, task.kind, task.q_modalities, len(task_classes(config, name))) for name, task in config.tasks.items()
+    ]
+    return configured_shape(config, tasks, token_modalities(config))
 
 
 def build_server_side(config: Configuration, run: str, roster: Roster) -> ServerSide:

@@ -98,12 +98,6 @@ def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
     return read_corpus(config.tasks[task]).classes
 
 
-def interface_widths(config: Configuration) -> dict[str, int]:
-    """Return the width of Q's input for every modality that Q reads of some task."""
-    used = sorted({modality for task in config.tasks.values() for modality in task.q_modalities})
-    return {modality: config.interfaces[modality].width for modality in used}
-
-
 def token_modalities(config: Configuration) -> frozenset[str]:
     """Return the modalities that Q reads as tokens (N, tokens, width), as the first row of every task's data gives them.
 

@@ -8,14 +8,15 @@ Legend: ``B`` batch, ``N`` tokens, ``D`` interface width, ``W`` width of Q, ``C`
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.exchange.contract import Block, Blocks, Contract, Owner
 from fedsocket_flwr.seeds import derive_seed
 
@@ -57,11 +58,18 @@ class PredictorShape:
     token_modalities: frozenset[str] = frozenset()
     isolated: frozenset[str] = frozenset()
 
-    def restricted_to(self, task: str, modalities: tuple[str, ...]) -> "PredictorShape":
-        """Return the part of Q that a client of ``task`` with ``modalities`` can execute."""
-        mine = next(shape for shape in self.tasks if shape.name == task)
-        held = tuple(m for m in mine.modalities if m in modalities)
-        return replace(self, tasks=(replace(mine, modalities=held),))
+
+def configured_shape(config: Configuration, tasks: Sequence[TaskShape], token_modalities: frozenset[str]) -> PredictorShape:
+    """Return the shape of Q over these tasks as a configuration has it: over all of them, or over what one client executes."""
+    read = {modality for task in tasks for modality in task.modalities}
+    return PredictorShape(
+        width=config.predictor.width,
+        residual_rank=config.predictor.residual_rank,
+        tasks=tuple(tasks),
+        interface_widths={modality: config.interfaces[modality].width for modality in sorted(read)},
+        token_modalities=token_modalities,
+        isolated=config.isolated_tasks,
+    )
 
 
 def _module_key(kind: str, *names: str) -> str:

@@ -5,7 +5,6 @@ from fedsocket_flwr.datasets import client_data
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.client_data import (
     describe_clients,
-    interface_widths,
     open_client_data,
     task_classes,
     warm_features,
@@ -92,7 +91,6 @@ def test_tokens_through_the_identity(tmp_path):
     data = open_client_data(config, "c3", tmp_path)
     assert data.train.features["audio"].shape == (data.train.examples, 4, 8)
     np.testing.assert_array_equal(data.train.features["audio"], data.train.inputs["audio"])
-    assert interface_widths(config) == {"audio": 8, "video": 8}
 
 
 def test_empty_splits_have_shapes(toy, tmp_path):
@@ -113,7 +111,6 @@ def test_descriptions(toy):
     assert rows[0]["dev"] == rows[0]["test"] == 30
     assert rows[-1]["class_counts"] == {}
     assert task_classes(toy, "words") == ("class0", "class1", "class2", "class3")
-    assert interface_widths(toy) == {"image": 16, "text": 16}
 
 
 def test_an_unknown_client(toy, tmp_path):

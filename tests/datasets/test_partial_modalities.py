@@ -8,7 +8,6 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.datasets import client_data
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.client_data import (
-    interface_widths,
     open_client_data,
     private_input_shapes,
     token_modalities,
@@ -53,7 +52,6 @@ def test_each_client_gets_what_it_holds_and_q_what_it_reads(tmp_path: Any) -> No
             for modality in modalities:
                 np.testing.assert_array_equal(opened.inputs[modality], corpus.raw[modality][rows])
             np.testing.assert_array_equal(opened.features["video"], corpus.raw["video"][rows])
-    assert interface_widths(config) == {"video": 8}
     assert token_modalities(config) == {"video"}
     assert private_input_shapes(config, "donor") == {"video": (4, 8), "audio": (4, 8)}
 

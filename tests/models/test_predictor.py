@@ -70,6 +70,12 @@ def moved_by(q: SharedPredictor, loss: torch.Tensor) -> set[str]:
     return {name for name, parameter in q.named_parameters() if parameter.grad is not None and bool(parameter.grad.any())}
 
 
+def restricted(shape: PredictorShape, task: str, held: tuple[str, ...]) -> PredictorShape:
+    """Return the shape of what a client of one task with some of its modalities builds."""
+    mine = next(found for found in shape.tasks if found.name == task)
+    return replace(shape, tasks=(replace(mine, modalities=tuple(m for m in mine.modalities if m in held)),))
+
+
 class TestThePapersSizes:
     def test_parameters(self) -> None:
         q = SharedPredictor(PAPER)
@@ -146,16 +152,13 @@ class TestOwners:
             ("clips", ("text",)),
             ("pairs", ("image", "text")),
         ]:
-            mine = SharedPredictor(shape.restricted_to(task, held))
+            mine = SharedPredictor(restricted(shape, task, held))
             expected = [(block.name, block.shape, block.owner) for block in contract.readable(member(task, held))]
             assert [(block.name, block.shape, block.owner) for block in mine.contract().blocks] == expected
 
-    def test_modalities_keep_the_tasks_order(self) -> None:
-        assert SMALL.restricted_to("clips", ("text", "image")).tasks[0].modalities == ("image", "text")
-
     def test_a_restricted_q_computes_what_the_whole_one_does(self) -> None:
         whole = small()
-        mine = SharedPredictor(SMALL.restricted_to("clips", ("image",)))
+        mine = SharedPredictor(restricted(SMALL, "clips", ("image",)))
         mine.load_state_dict({name: value for name, value in whole.state_dict().items() if name in mine.state_dict()})
         image = draw((3, 4))
         assert torch.equal(mine.logits("clips", {"image": image}), whole.logits("clips", {"image": image}))
