@@ -185,6 +185,14 @@ def _data_prepare(options: argparse.Namespace) -> int:
     return 0
 
 
+def _data_convert(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.datasets.fed_multimodal import convert
+
+    convert(options.source, options.target, options.variant)
+    print(f"features: {options.target}")
+    return 0
+
+
 def _store_list(options: argparse.Namespace) -> int:
     from fedsocket_flwr.runtime.store import list_runs, state_directory
     from fedsocket_flwr.text import show_bytes
@@ -249,12 +257,18 @@ def _parser() -> argparse.ArgumentParser:
     predict.set_defaults(command=_predict)
 
     data = commands.add_parser("data", help="data sets: what is there, and how to get what is not")
-    data_commands = data.add_subparsers(required=True, metavar="list|prepare")
+    data_commands = data.add_subparsers(required=True, metavar="list|prepare|convert-fedmultimodal")
     data_commands.add_parser("list", help="all data sets").set_defaults(command=_data_list)
     prepare = data_commands.add_parser("prepare", help="read a data set with every check")
     prepare.add_argument("name")
     prepare.add_argument("--path", help="where the data lie, if not in their package")
     prepare.set_defaults(command=_data_prepare)
+
+    converter = data_commands.add_parser("convert-fedmultimodal", help="turn FedMultimodal's feature folders into our layout")
+    converter.add_argument("source", type=Path, help="the benchmark's feature folder")
+    converter.add_argument("target", type=Path, help="the folder to write")
+    converter.add_argument("--variant", help="which one, where there are several, as in crema_d/fold1")
+    converter.set_defaults(command=_data_convert)
 
     store = commands.add_parser("store", help="the private models that runs have left on this machine")
     store_commands = store.add_subparsers(required=True, metavar="list|prune")

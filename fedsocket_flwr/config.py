@@ -8,73 +8,27 @@ Reading and writing the file, with YAML's own traps, is the work of :mod:`fedsoc
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.field_types import (
+    Fraction,
+    FreeMapping,
+    Name,
+    Names,
+    NonNegative,
+    Number,
+    Positive,
+    Seed,
+    Settings,
+    Share,
+    sequence_as_tuple,
+)
 
-LARGEST_SEED = 2**63 - 1
-
-
-class ExponentText(str):
-    """Text such as ``1e-3``, written without quotes: YAML 1.1 reads text where most writers mean a number.
-
-    A field of text keeps it, so that a client may be called ``12e7``; a field of a number and a free mapping take the number.
-    """
-
-
-def _number_from_text(value: Any) -> Any:
-    """YAML 1.1 reads ``1e-3`` as text; a field that is a number takes it as one."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        return value
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return value
-
-
-def _plain_value(value: Any) -> Any:
-    """Return what stands in a free mapping as what JSON and YAML both have, so that storing and re-reading changes nothing."""
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError(f"the keys {list(value)} are not all text")
-        return {key: _plain_value(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain_value(item) for item in value]
-    if isinstance(value, ExponentText):
-        # A hexadecimal id such as 695e0514 would be infinite as a number: it is none.
-        return float(value) if math.isfinite(float(value)) else str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a finite number")
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    raise ValueError(f"{value!r} is neither text, a number, true, false, null, a list nor a mapping")
-
-
-def _sequence_as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-Number = Annotated[float, BeforeValidator(_number_from_text), Field(allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(gt=0, le=1)]
-Share = Annotated[Number, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-FreeMapping = Annotated[dict[str, Any], BeforeValidator(_plain_value)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_sequence_as_tuple)]
 Role = Literal["donor", "recipient"]
-# A name becomes part of parameter names, tables and (made safe) file names: no separators of paths, no control characters.
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\s./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$")]
-
-
-class Settings(BaseModel):
-    """A frozen section in which an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class RunSettings(Settings):
@@ -174,7 +128,7 @@ class TaskSettings(Settings):
     text_buckets: Annotated[int, Field(ge=16)] = 8192
     text_length: Annotated[int, Field(ge=1)] = 64
     partition: PartitionSettings = PartitionSettings()
-    clients: Annotated[tuple[ClientSettings, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)]
+    clients: Annotated[tuple[ClientSettings, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)]
 
     @model_validator(mode="after")
     def _retrieval_matches_two_modalities(self) -> Self:
@@ -323,7 +277,7 @@ class EvaluationSettings(Settings):
     """How clients are measured. DEV is dealt as TEST is."""
 
     test: Literal["shared", "own"] = "shared"
-    rhos: Annotated[tuple[NonNegative, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = (
+    rhos: Annotated[tuple[NonNegative, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = (
         0.0,
         0.125,
         0.25,
@@ -334,10 +288,10 @@ class EvaluationSettings(Settings):
         8.0,
         16.0,
     )
-    mixtures: Annotated[tuple[NonNegative, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = tuple(
+    mixtures: Annotated[tuple[NonNegative, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = tuple(
         step / 10 for step in range(11)
     )
-    betas: Annotated[tuple[Share, ...], BeforeValidator(_sequence_as_tuple), Field(min_length=1)] = (
+    betas: Annotated[tuple[Share, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = (
         0.0,
         0.2,
         0.35,

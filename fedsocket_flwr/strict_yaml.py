@@ -13,8 +13,8 @@ import yaml
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from fedsocket_flwr.config import ExponentText
 from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.field_types import ExponentText
 
 _PREFIX = "tag:yaml.org,2002:"
 _TEXT_TAG = f"{_PREFIX}str"

@@ -19,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "config",
+            "field_types",
             "configuration_file",
             "errors",
             "file_names",

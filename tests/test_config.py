@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedsocket_flwr.config import Configuration, ExponentText, modality_key
+from fedsocket_flwr.config import Configuration, modality_key
 from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.field_types import ExponentText
 
 
 def small() -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedsocket_flwr.config import Configuration, Name, Names, Seed, Settings
+from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import SUFFIXES, parse_key, read_text_file, read_with_settings, validate
 from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.field_types import Name, Names, Seed, Settings
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.problems import nearest_key, path_text
 from fedsocket_flwr.strict_yaml import dump_value, parse_yaml
