@@ -197,8 +197,13 @@ class Participant(ABC):
         return state.version > 0 and self.data.train.examples > 0
 
     def measure_of(self, split: Split) -> Measure:
-        """Return how the client's task is measured on a split."""
-        return build_measure(self.data.kind, split, self.facts.class_counts, self.config.evaluation)
+        """Return how the client's task is measured on a split.
+
+        A task that says what all its clients share has donors and recipients, whatever the method: they are also measured as groups,
+        for which confusion matrices are needed.
+        """
+        counted = self.config.tasks[self.data.task].shared is not None
+        return build_measure(self.data.kind, split, self.facts.class_counts, self.config.evaluation, counted)
 
     def _measure_dev(self, state: State, model_round: int) -> Measurement:
         """Measure the model of a round on DEV, and keep it where it is the best so far."""

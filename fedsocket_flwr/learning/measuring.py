@@ -75,7 +75,7 @@ class Measure(Protocol):
         """Return the choices among which the server decides, by name; empty where the client decides alone."""
 
     def counts(self, scores: Any) -> Sequence[int]:
-        """Return what the server pools to decide; empty where the client decides alone."""
+        """Return the confusion matrix, row by row, where counts are pooled over clients; else nothing."""
 
     def metrics(self, scores: Any) -> Metrics:
         """Return the metrics of scores."""
@@ -114,7 +114,7 @@ class ClassificationMeasure:
         return {}
 
     def counts(self, scores: Any) -> Sequence[int]:
-        """Return none: each client decides alone."""
+        """Return none: clients are averaged, not pooled."""
         return ()
 
     def metrics(self, scores: Array) -> Metrics:
@@ -126,7 +126,23 @@ class ClassificationMeasure:
         return metrics["accuracy"]
 
 
-class PooledMeasure(ClassificationMeasure):
+class CountedMeasure(ClassificationMeasure):
+    """Accuracy, macro F1 and UAR, with the confusion matrices from which groups of clients are measured together."""
+
+    def metrics(self, scores: Array) -> Metrics:
+        """Return accuracy, macro F1 and UAR."""
+        return metrics_from_confusion(self.confusion(scores))
+
+    def counts(self, scores: Array) -> Sequence[int]:
+        """Return the confusion matrix, row by row."""
+        return tuple(int(count) for count in self.confusion(scores).ravel())
+
+    def confusion(self, scores: Array) -> Array:
+        """Return the counts of label and prediction (C, C)."""
+        return confusion(scores, self._labels, len(self._counts))
+
+
+class PooledMeasure(CountedMeasure):
     """The same-task protocol: Joint is ``(1 - beta) p + beta q`` with one beta for the run, chosen by the server.
 
     A client reports its DEV confusion matrix at every candidate; the beta of its own best DEV stands in its history. A donor's
@@ -148,23 +164,12 @@ class PooledMeasure(ClassificationMeasure):
 
     def choose(self, private: Array, q: Array) -> Choice:
         """Return the beta of these rows alone."""
-        pooled = {beta: self._confusion(mix_probabilities(private, q, beta)) for beta in self._betas}
+        pooled = {beta: self.confusion(mix_probabilities(private, q, beta)) for beta in self._betas}
         return {"beta": choose_beta(pooled)}
 
     def candidates(self) -> Mapping[str, Choice]:
         """Return every beta, but for a donor none."""
         return {} if self._donor else {str(beta): {"beta": beta} for beta in self._betas}
-
-    def metrics(self, scores: Array) -> Metrics:
-        """Return accuracy, macro F1 and UAR."""
-        return metrics_from_confusion(self._confusion(scores))
-
-    def counts(self, scores: Array) -> Sequence[int]:
-        """Return the confusion matrix, row by row."""
-        return tuple(int(count) for count in self._confusion(scores).ravel())
-
-    def _confusion(self, scores: Array) -> Array:
-        return confusion(scores, self._labels, len(self._counts))
 
 
 class RetrievalMeasure:
@@ -221,10 +226,16 @@ class RetrievalMeasure:
 
 
 def build_measure(
-    kind: Literal["classification", "retrieval"], split: Split, class_counts: Sequence[int], settings: EvaluationSettings
+    kind: Literal["classification", "retrieval"],
+    split: Split,
+    class_counts: Sequence[int],
+    settings: EvaluationSettings,
+    counted: bool = False,
 ) -> Measure:
-    """Return how a kind of task is measured on one split."""
-    return RetrievalMeasure(split, settings) if kind == "retrieval" else ClassificationMeasure(split, class_counts, settings)
+    """Return how a kind of task is measured on one split; ``counted`` keeps a classifier's confusion matrices."""
+    if kind == "retrieval":
+        return RetrievalMeasure(split, settings)
+    return (CountedMeasure if counted else ClassificationMeasure)(split, class_counts, settings)
 
 
 def measure(how: Measure, private: Table | None, q: Table | None, choice: Choice | None = None) -> Measurement:

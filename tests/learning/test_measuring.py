@@ -9,6 +9,7 @@ from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.errors import MeasurementError
 from fedsocket_flwr.learning.measuring import (
     ClassificationMeasure,
+    CountedMeasure,
     Measurement,
     RetrievalMeasure,
     build_measure,
@@ -137,3 +138,18 @@ def test_without_dev_joint_has_a_choice_nevertheless() -> None:
     assert build_measure("classification", split_of([]), (3, 4), SETTINGS).default_choice() == {"rho": 1.0}
     empty = Split({"image": np.zeros((0, 1)), "text": np.zeros((0, 1))}, {}, pairs=np.zeros((0, 2), dtype=np.int64))
     assert build_measure("retrieval", empty, (), SETTINGS).default_choice() == {"i2t": 0.5, "t2i": 0.5}
+
+
+def test_a_counted_classifier_keeps_its_rule_and_gains_uar_and_counts() -> None:
+    split = split_of([0, 0, 1])
+    private = logits([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
+    q = logits([[0.6, 0.4], [0.6, 0.4], [0.6, 0.4]])
+    counted = measure(build_measure("classification", split, (5, 1), SETTINGS, counted=True), private, q)
+    plain = measure(build_measure("classification", split, (5, 1), SETTINGS), private, q)
+    assert isinstance(build_measure("classification", split, (5, 1), SETTINGS, counted=True), CountedMeasure)
+    # Rows are labels: of two zeros one is taken for a one; recalls 1/2 and 1.
+    assert counted.counts["private"] == (1, 1, 0, 1)
+    assert counted.endpoints["private"] == pytest.approx({"accuracy": 2 / 3, "macro_f1": 2 / 3, "uar": 0.75})
+    assert counted.choices == plain.choices
+    assert {e: {m: v for m, v in found.items() if m != "uar"} for e, found in counted.endpoints.items()} == plain.endpoints
+    assert plain.counts == {"private": (), "q": (), "joint": ()}
