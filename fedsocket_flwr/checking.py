@@ -120,9 +120,10 @@ class Check:
 
 def check_configuration(config: Configuration) -> Check:
     """Look at everything that a run needs, and raise what it would stumble over."""
-    find_method(config.run.method)
+    method = find_method(config.run.method)
     require_devices(config.resources)
     clients = tuple(describe_clients(config))
+    method.needs(config)
     require_interfaces(config)
     require_private_models(config)
     shape = shared_shape(config)

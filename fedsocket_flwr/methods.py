@@ -32,12 +32,38 @@ def same_task_rules(config: Configuration) -> dict[str, Any]:
     from fedsocket_flwr.learning.calibration import choose_beta
 
     merging = config.merging
-    return {"stabiliser": merging.stabiliser, "gate_class_rows": merging.gate_class_rows, "choose_beta": choose_beta}
+    return {
+        "stabiliser": merging.stabiliser,
+        "gate_class_rows": merging.gate_class_rows,
+        "betas": config.evaluation.betas,
+        "choose_beta": choose_beta,
+    }
+
+
+def same_task_needs(config: Configuration) -> None:
+    """Raise a :class:`FedSocketError` where the same-task protocol cannot run: it has one task, and donors need groups.
+
+    A donor's teacher is cross-fitted by group, so that every donor with training rows needs as many groups as there are folds.
+    """
+    from fedsocket_flwr.datasets.client_data import require_groups
+    from fedsocket_flwr.learning.crossfit import FOLDS
+
+    kinds = [task.kind for task in config.tasks.values()]
+    if kinds != ["classification"]:
+        raise ConfigurationError(
+            f"run.method {config.run.method!r} needs one task, of kind classification, found {', '.join(kinds)}"
+        )
+    if config.training.teaching.cross_fit:
+        require_groups(config, [client.name for _, client in config.clients() if config.role(client.name) == "donor"], FOLDS)
 
 
 def no_options(config: Configuration) -> dict[str, Any]:
     """Return nothing: a strategy that takes what every strategy takes."""
     return {}
+
+
+def no_needs(config: Configuration) -> None:
+    """Ask nothing beyond what every method asks."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +79,15 @@ class Method:
         ``module:name`` of the shared predictor; None where nothing is shared.
     options
         What the strategy's constructor takes of the configuration beyond what every strategy takes.
+    needs
+        Raises a :class:`FedSocketError` before the run where the configuration, or its data, do not suit the method.
     """
 
     strategy: str
     client: str
     predictor: str | None
     options: Callable[[Configuration], Mapping[str, Any]] = no_options
+    needs: Callable[[Configuration], None] = no_needs
 
 
 METHODS: dict[str, Method] = {
@@ -73,6 +102,7 @@ METHODS: dict[str, Method] = {
         client="fedsocket_flwr.clients.same_task:SameTaskClient",
         predictor="fedsocket_flwr.models.predictor:SharedPredictor",
         options=same_task_rules,
+        needs=same_task_needs,
     ),
     "local": Method(
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",

@@ -31,9 +31,10 @@ def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
     FedSocketError
         Something that the configuration asks for is not there; nothing but caches has been written then.
     """
-    find_method(config.run.method)
+    method = find_method(config.run.method)
     require_devices(config.resources)
     splits = manifest(config, feature_directory(state_directory({})))
+    method.needs(config)
     require_interfaces(config)
     require_private_models(config)
     parameters = q_parameters(config)

@@ -17,12 +17,12 @@ from fedsocket_flwr.config import Configuration, InterfaceSettings, TaskSettings
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.corpus import Array, ClientData, Corpus, Raw, Split
 from fedsocket_flwr.datasets.features import Progress, features
-from fedsocket_flwr.datasets.groups import group_ids
+from fedsocket_flwr.datasets.groups import column_values, group_ids
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import Interface, build_interface
 from fedsocket_flwr.datasets.partitions import task_splits
 from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
-from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.errors import ConfigurationError, DataError
 
 KEPT_SPLITS = 64
 _INTERFACES: dict[str, Interface] = {}
@@ -96,6 +96,36 @@ def private_input_shapes(config: Configuration, client: str) -> dict[str, tuple[
 def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
     """Return the names of a task's classes in the order of the labels (empty for retrieval)."""
     return read_corpus(config.tasks[task]).classes
+
+
+def require_groups(config: Configuration, clients: Iterable[str], least: int) -> None:
+    """Refuse clients whose training rows are of fewer groups than ``least``; a client without training rows needs none.
+
+    Raises
+    ------
+    ConfigurationError
+        The task of one of these clients names no ``partition.group``.
+    DataError
+        A client has too few groups; the message names it and them.
+    """
+    for client in clients:
+        name, _ = config.client(client)
+        task = config.tasks[name]
+        rows = task_splits(config, name)[client].train
+        if not len(rows):
+            continue
+        column = task.partition.group
+        if column is None:
+            raise ConfigurationError(
+                f"tasks.{name}: client {client!r} is cross-fitted by group: set partition.group to the column that names a row's "
+                "group, or training.teaching.cross_fit to 0"
+            )
+        found = np.unique(column_values(read_corpus(task), column, name)[rows]).tolist()
+        if len(found) < least:
+            raise DataError(
+                f"task {name!r}: the training rows of client {client!r} are all of {column} {', '.join(map(repr, found))}, and "
+                f"cross-fitting needs at least {least} groups; give it more, or set training.teaching.cross_fit to 0"
+            )
 
 
 def token_modalities(config: Configuration) -> frozenset[str]:

@@ -93,6 +93,10 @@ class RegisteredStrategy(Strategy):
         ``updates`` are sound and sorted by client; each holds only blocks that its client may write.
         """
 
+    def fault(self, phase: str, update: Update) -> str | None:
+        """Return why an answer of sound form does not count for this method, or None: a method may ask more of its counts."""
+        return None
+
     # --- what is kept between rounds --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -239,4 +243,6 @@ class RegisteredStrategy(Strategy):
         if reply.has_content():
             self.report.bytes["up"] += payload.bytes_up(expected, membership)
             self.report.bytes["up_full"] += payload.bytes_up(self.contract.blocks if expected else (), membership)
-        return payload.read_update(reply, membership, server_round, expected, writable)
+        answer = payload.read_update(reply, membership, server_round, expected, writable)
+        fault = self.fault(self._phase, answer) if isinstance(answer, Update) else None
+        return Refusal(client, fault) if fault else answer

@@ -4,7 +4,6 @@ Q moves half of the way to the sample-weighted mean of the answers; no block has
 After the last round one beta is chosen for the whole run, from the recipients' pooled DEV counts.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from fedsocket_flwr.errors import ContractError
 from fedsocket_flwr.exchange.contract import Array, Blocks, Contract, Update
 from fedsocket_flwr.strategies import merging
-from fedsocket_flwr.strategies.registered import RegisteredStrategy
+from fedsocket_flwr.strategies.registered import CLOSE, RegisteredStrategy
 
 CANDIDATE = "joint@"
 """A count ``best.joint@0.35`` is a DEV confusion matrix at beta 0.35, at the best round for that beta."""
@@ -30,6 +29,8 @@ class SameTaskStrategy(RegisteredStrategy):
         The share of the way to the mean that Q goes.
     gate_class_rows
         Merge the row of a class only over the clients that hold the class. The paper averages the whole Q.
+    betas
+        The candidates for Joint's beta.
     choose_beta
         Chooses among candidates by their pooled confusion matrices (C, C).
     **registered
@@ -40,6 +41,7 @@ class SameTaskStrategy(RegisteredStrategy):
         self,
         contract: Contract,
         *,
+        betas: Sequence[float],
         choose_beta: Callable[[Mapping[float, Array]], float],
         stabiliser: float = 0.5,
         gate_class_rows: bool = False,
@@ -49,6 +51,7 @@ class SameTaskStrategy(RegisteredStrategy):
         unsuited = [block.name for block in contract.blocks if block.access != "exchanged"]
         if unsuited:
             raise ContractError(f"blocks that travel one way cannot be averaged: {', '.join(unsuited[:3])}")
+        self.betas = {str(beta): beta for beta in betas}
         self.choose_beta = choose_beta
         self.stabiliser = stabiliser
         self.gate_class_rows = gate_class_rows
@@ -70,15 +73,45 @@ class SameTaskStrategy(RegisteredStrategy):
             merged[block.name] = merging.stabilise(previous[block.name], mean, self.stabiliser)
         return merged, {}
 
+    def fault(self, phase: str, update: Update) -> str | None:
+        """Return why counts cannot be pooled: no confusion matrix, or not one of the same rows at every beta."""
+        classes = len(update.class_counts)
+        for name, counts in update.counts.items():
+            if len(counts) != classes**2:
+                return f"{len(counts)} counts in {name!r}, expected a confusion matrix of {classes} classes"
+        for moment, candidates in _candidates(update).items() if phase == CLOSE else ():
+            if candidates.keys() != self.betas.keys():
+                return f"{moment!r} has counts at the betas {', '.join(candidates)}, expected {', '.join(self.betas)}"
+            rows_C = {tuple(matrix_CC.sum(axis=1).tolist()) for matrix_CC in candidates.values()}
+            if len(rows_C) > 1:
+                return f"{moment!r} has counts of other DEV rows at one beta than at another: {sorted(rows_C)[:2]}"
+        return None
+
     def choices(self, updates: Sequence[Update]) -> dict[str, Any]:
-        """Return the run's beta at the clients' best rounds and at the last one, from the recipients' pooled DEV counts."""
+        """Return the run's beta at the clients' best rounds and at the last one, from the recipients' pooled DEV counts.
+
+        Where no recipient has DEV there is nothing to choose by, and each keeps the beta of a client without DEV.
+        """
         pooled: dict[str, dict[float, Array]] = {}
         for update in updates:
-            for name, counts in update.counts.items():
-                moment, _, endpoint = name.partition(".")
-                if endpoint.startswith(CANDIDATE):
-                    beta = float(endpoint.removeprefix(CANDIDATE))
-                    matrix_CC = np.array(counts, dtype=np.int64).reshape(math.isqrt(len(counts)), -1)
-                    candidates = pooled.setdefault(moment, {})
-                    candidates[beta] = candidates.get(beta, 0) + matrix_CC
-        return {f"{moment}.beta": self.choose_beta(candidates) for moment, candidates in sorted(pooled.items())}
+            for moment, candidates in _candidates(update).items():
+                sums = pooled.setdefault(moment, {})
+                for name, matrix_CC in candidates.items():
+                    sums[self.betas[name]] = sums.get(self.betas[name], 0) + matrix_CC
+        return {
+            f"{moment}.beta": self.choose_beta(candidates)
+            for moment, candidates in sorted(pooled.items())
+            if any(matrix_CC.any() for matrix_CC in candidates.values())
+        }
+
+
+def _candidates(update: Update) -> dict[str, dict[str, Array]]:
+    """Return moment -> name of a beta -> confusion matrix (C, C), of an answer whose counts have the right length."""
+    found: dict[str, dict[str, Array]] = {}
+    classes = len(update.class_counts)
+    for name, counts in update.counts.items():
+        moment, _, endpoint = name.partition(".")
+        if endpoint.startswith(CANDIDATE):
+            matrix_CC = np.array(counts, dtype=np.int64).reshape(classes, classes)
+            found.setdefault(moment, {})[endpoint.removeprefix(CANDIDATE)] = matrix_CC
+    return found
