@@ -71,7 +71,7 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
     Raises
     ------
     RegistrationError
-        Neither is there, or the number belongs to no client.
+        Neither is there, or a simulation has another number of nodes than the configuration has clients.
     """
     if "client" in node_config:
         return config.client(str(node_config["client"]))[1].name
@@ -80,11 +80,11 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
         raise RegistrationError(
             "this node does not say which client it is; set `client` or `partition-id` in its node configuration"
         )
-    number = int(node_config["partition-id"])
-    if not 0 <= number < len(names):
+    number, nodes = int(node_config["partition-id"]), int(node_config.get("num-partitions", len(names)))
+    if nodes != len(names) or not 0 <= number < len(names):
         raise RegistrationError(
-            f"node number {number} is no client: the configuration has {len(names)}. "
-            f"Start it with: flwr run . --federation-config 'num-supernodes={len(names)}'"
+            f"the configuration has {len(names)} clients, but there are {nodes} nodes; "
+            f"start it with: flwr run . --federation-config 'num-supernodes={len(names)}'"
         )
     return names[number]
 

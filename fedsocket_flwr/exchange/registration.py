@@ -68,7 +68,8 @@ class Roster:
             # With as many nodes online as clients are expected, one that was refused takes the place of one that is missing.
             displaced = self.refused.keys() & online and len(online) >= len(expected or ())
             if time.monotonic() >= deadline or displaced:
-                refusals = "; ".join(self.refused.values()) or "none was refused"
+                # Nodes of one simulation give one reason.
+                refusals = "; ".join(dict.fromkeys(self.refused.values())) or "none was refused"
                 raise RegistrationError(
                     f"{len(online)} nodes are online, but no node registered as {', '.join(missing) or 'a client'} ({refusals})"
                 )
@@ -101,11 +102,11 @@ class Roster:
                 self._admit(node, reply)
             except RegistrationError as error:
                 self.refused[node] = str(error)
-                log(WARNING, "Node refused: %s", error)
+                log(WARNING, "Node %d refused: %s", node, error)
 
     def _admit(self, node: int, reply: Message) -> None:
         if reply.has_error():
-            raise RegistrationError(f"node {node}: {_last_line(reply.error.reason)}")
+            raise RegistrationError(_last_line(reply.error.reason))
         try:
             answer = reply.content.config_records[RECORD]
             membership = Membership.from_json(str(answer["membership"]))

@@ -126,7 +126,7 @@ class TestRefusals:
     def test_a_node_that_raises_is_named_with_its_last_words(self) -> None:
         known = roster()
         known.register(grid_of("news-1", "broken"), ["news-1"], 5)
-        assert known.refused == {3: "node 3: the disk is full"}
+        assert known.refused == {3: "the disk is full"}
 
     @pytest.mark.parametrize("client", ["stranger", "liar"])
     def test_a_node_that_answers_something_else(self, client: str) -> None:
