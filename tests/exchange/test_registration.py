@@ -160,7 +160,7 @@ class TestWaiting:
         grid = grid_of("broken", "news-1", "digits-1", online=[{2}, {2}, {2, 3, 4}])
         known.register(grid, ["digits-1", "news-1"], 30)
         assert set(known.nodes) == {"digits-1", "news-1"}
-        assert known.refused == {2: "node 2: the disk is full"}
+        assert known.refused == {2: "the disk is full"}
 
     def test_who_is_missing_when_the_time_is_over_is_named(self) -> None:
         expected = r"1 nodes are online, but no node registered as digits-1, pairs-1 \(none was refused\)"
