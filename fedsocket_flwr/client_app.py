@@ -18,8 +18,10 @@ from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Broadcast, Update
 from fedsocket_flwr.exchange.registration import RECORD, answer_registration
 from fedsocket_flwr.file_names import file_slug
+from fedsocket_flwr.methods import build_client
 from fedsocket_flwr.plain_files import write_whole
 from fedsocket_flwr.provenance import code_digest
+from fedsocket_flwr.runtime.device import limited_threads, release_memory
 from fedsocket_flwr.runtime.store import state_directory
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def register(message: Message, context: Context) -> Message:
     path = _configuration_path(state, run)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_whole(path, text)
-    with _threads(config):
+    with limited_threads(config.resources.threads):
         membership = _open_client(text, client_name(context.node_config, config), run, state).membership()
     digests = {"code": code_digest(), "configuration": config.digest()}
     return Message(answer_registration(membership, digests), reply_to=message)
@@ -97,9 +99,7 @@ def _answer(message: Message, context: Context, work: Callable[["Participant", B
         raise StoreError(f"run {broadcast.run!r} never registered at this node: {path} is missing")
     text = path.read_text(encoding="utf-8")
     config = _configuration(text)
-    from fedsocket_flwr.runtime.device import release_memory
-
-    with _threads(config):
+    with limited_threads(config.resources.threads):
         client = _open_client(text, client_name(context.node_config, config), broadcast.run, state)
         update, failure = work(client, broadcast)
         release_memory(client.device)
@@ -110,12 +110,6 @@ def _configuration_path(state: Path, run: str) -> Path:
     return state / "runs" / file_slug(run) / "configuration.json"
 
 
-def _threads(config: Configuration) -> Any:
-    from fedsocket_flwr.runtime.device import limited_threads
-
-    return limited_threads(config.resources.threads)
-
-
 @functools.lru_cache(maxsize=8)
 def _configuration(text: str) -> Configuration:
     return Configuration.from_json(text)
@@ -123,6 +117,4 @@ def _configuration(text: str) -> Configuration:
 
 @functools.lru_cache(maxsize=OPEN_CLIENTS)
 def _open_client(text: str, client: str, run: str, state: Path) -> "Participant":
-    from fedsocket_flwr.methods import build_client
-
     return build_client(_configuration(text), client, run, state)
