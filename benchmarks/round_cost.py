@@ -96,7 +96,7 @@ def compare(config: Configuration, rounds: int, repeats: int, home: Path) -> dic
         for threads, label in dict.fromkeys(((1, "bare loop, 1 thread"), (default, f"bare loop, default threads ({default})"))):
             add(label, turns.seconds[threads][1:], {name: tensor.numpy() for name, tensor in turns.q[threads].items()})
         add("in process", engine.seconds, engine.q)
-        add("in process, with history and checkpoint", turns.whole[1:], engine.q)
+        add("in process, with history and checkpoint", turns.whole[1:], {})
         for workers in (1, 2):
             resources = config.resources.model_copy(update={"workers": workers})
             ray = run_engine(config.model_copy(update={"resources": resources}), home / f"ray-{workers}-{repeat}", "ray")
@@ -113,7 +113,7 @@ def print_tables(found: Mapping[str, Timed]) -> None:
         print(f"| {name} | {median:.2f} | {min(timed.seconds):.2f} | {max(timed.seconds):.2f} | {ratio:.2f} |")
     print("\n| Q after the last round, against the loop at 1 thread | |\n|---|---|")
     for name, timed in found.items():
-        if timed is not reference:
+        if timed is not reference and timed.q:
             largest = max(float(np.abs(np.subtract(timed.q[block], reference.q[block])).max()) for block in reference.q)
             print(f"| {name} | {'the same bits' if largest == 0 else f'largest difference {largest:.1e}'} |")
 

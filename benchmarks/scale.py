@@ -1,8 +1,9 @@
 """What a thousand clients cost: memory and seconds of a run of six rounds with fifty clients each, in process and through Ray.
 
 Every run has a process of its own. This process watches it and all that it starts, and adds up their proportional set sizes (PSS
-in ``/proc/PID/smaps_rollup``: a page that several processes share counts once), so it needs Linux. What belongs to a round are
-the samples taken while it was under way.
+in ``/proc/PID/smaps_rollup``: a page that several processes share counts once), so it needs Linux. The pages of programs and
+libraries are shared with every other Python on the machine, and their share changes as those come and go; the growth is therefore
+that of what the run itself allocated (anonymous and shared memory), from the last sample of one round to that of another.
 
 Run ``python benchmarks/scale.py [--clients 1000] [--rounds 6] [--engine inprocess ray]``; it prints Markdown tables.
 """
@@ -160,15 +161,15 @@ def print_tables(found: Mapping[str, Watched], rounds: int) -> None:
     def line(name: str, values: Sequence[str]) -> None:
         print(f"| {name} | {' | '.join(values)} |")
 
-    def allocated(seen: Watched, server_round: int) -> float:
-        return statistics.median(size.allocated for size in seen.by_round[server_round])
+    def allocated(seen: Watched, server_round: int) -> int:
+        return seen.by_round[server_round][-1].allocated
 
-    def everything(seen: Watched, server_round: int) -> float:
+    def everything(seen: Watched, server_round: int) -> int:
         return max(size.everything for size in seen.by_round[server_round])
 
     for number in range(1, rounds + 1):
         sizes = [f"{allocated(s, number) / GIBIBYTE:.3f} ({everything(s, number) / GIBIBYTE:.2f})" for s in found.values()]
-        line(f"round {number}: GiB allocated, median (most with files)", sizes)
+        line(f"after round {number}: GiB allocated (most during it, with files)", sizes)
     line(
         "growth from round 2 of what is allocated, %",
         [f"{100 * (allocated(s, rounds) / allocated(s, 2) - 1):+.1f}" for s in found.values()],
