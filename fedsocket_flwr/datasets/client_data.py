@@ -111,8 +111,8 @@ def require_groups(config: Configuration, clients: Iterable[str], least: int) ->
     for client in clients:
         name, _ = config.client(client)
         task = config.tasks[name]
-        rows = task_splits(config, name)[client].train
-        if not len(rows):
+        rows = np.asarray(task_splits(config, name)[client].train, dtype=np.int64)
+        if len(rows) == 0:
             continue
         column = task.partition.group
         if column is None:
