@@ -1,10 +1,9 @@
 """The figures of a run. Every function draws one figure, or returns None where the run has nothing to show in it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from fedsocket_flwr.evaluation.bars import MIDDLE, MIDDLE_LABEL, MOST_SHOWN_CLIENTS, Bar, bars_figure
 from fedsocket_flwr.evaluation.drawing import (
     ENDPOINT_COLOURS,
     ENDPOINT_MARKERS,
-    ENDPOINT_TEXT_COLOURS,
     ENDPOINT_WIDTHS,
     drawn,
     grid_of_axes,
@@ -25,6 +24,7 @@ from fedsocket_flwr.evaluation.drawing import (
     style,
     to_png,
 )
+from fedsocket_flwr.evaluation.groups import Groups, group_label, group_results
 from fedsocket_flwr.evaluation.history import History
 from fedsocket_flwr.evaluation.label_plot import label_distribution
 from fedsocket_flwr.evaluation.round_plots import conflicts, gates_and_weights
@@ -32,19 +32,6 @@ from fedsocket_flwr.evaluation.run_folder import RunRecord
 from fedsocket_flwr.evaluation.summary import endpoint_means
 from fedsocket_flwr.metric_names import ENDPOINT_LABELS, ENDPOINTS, headline_metrics, metric_label
 
-BARS_PER_ROW = 6
-CLIENT_DOT: dict[str, Any] = {
-    "linestyle": "",
-    "marker": "o",
-    "markersize": 3.5,
-    "color": "#222222",
-    "markerfacecolor": "white",
-    "markeredgewidth": 0.7,
-}
-# Of more clients than this, a figure shows the spread instead of each one.
-MOST_SHOWN_CLIENTS = 30
-MIDDLE = (0.1, 0.9)
-MIDDLE_LABEL = "middle 80 % of clients"
 MARKER_SIZE = 4.5
 
 
@@ -65,6 +52,11 @@ def run_pictures(run: RunRecord, history: History) -> list[Picture]:
             "endpoints.png",
             f"Private, Q and Joint per task: {bars}. Dots are clients (a line: the middle 80 % of many).",
             lambda: endpoint_bars(run, history),
+        ),
+        (
+            "groups.png",
+            "Private, Q and Joint of groups of clients: accuracy on their pooled TEST rows, at each endpoint's best DEV round.",
+            lambda: group_bars(group_results(run, "best")),
         ),
         (
             "dev_curves.png",
@@ -163,86 +155,36 @@ def _curve(axes: Axes, found: pd.DataFrame, endpoint: str) -> None:
     line.set(linewidth=ENDPOINT_WIDTHS[endpoint], marker=ENDPOINT_MARKERS[endpoint], markersize=MARKER_SIZE)
 
 
-class _Bar(NamedTuple):
-    mean: float
-    clients: tuple[float, ...]
-
-
 def endpoint_bars(run: RunRecord, history: History) -> Figure | None:
     """Draw Private, Q and Joint side by side for each task and headline metric: TEST, or the last DEV of a run without TEST."""
     values = _tested_bars(run) if run.test is not None else _measured_bars(run, history.history)
     panels = list(dict.fromkeys((task, metric) for task, metric, _ in values))
     if not panels:
         return None
-    rows = math.ceil(len(panels) / BARS_PER_ROW)
-    figure = new_figure(height=0.5 + 3.1 * rows)
-    per_row = math.ceil(len(panels) / rows)
-    titles = _titles(panels)
-    for row in range(rows):
-        axes = figure.add_subplot(rows, 1, row + 1)
-        shown = slice(row * per_row, (row + 1) * per_row)
-        _bar_row(axes, panels[shown], titles[shown], values, per_row)
-        axes.set_ylabel("TEST, %" if run.test is not None else "DEV, %")
-    handles: list[Artist] = [Patch(color=ENDPOINT_COLOURS[endpoint], label=ENDPOINT_LABELS[endpoint]) for endpoint in ENDPOINTS]
-    numbers = [len(bar.clients) for bar in values.values()]
-    if any(number <= MOST_SHOWN_CLIENTS for number in numbers):
-        handles.append(Line2D([], [], label="each client", **CLIENT_DOT))
-    if any(number > MOST_SHOWN_CLIENTS for number in numbers):
-        handles.append(Line2D([], [], color="#222222", linewidth=1.6, label=MIDDLE_LABEL))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    return figure
+    places = [{e: values[task, metric, e] for e in ENDPOINTS if (task, metric, e) in values} for task, metric in panels]
+    ticks = [title.replace(" · ", "\n") for title in _titles(panels)]
+    return bars_figure(ticks, places, "TEST, %" if run.test is not None else "DEV, %")
 
 
-def _bar_row(
-    axes: Axes, panels: list[tuple[str, str]], titles: list[str], values: Mapping[tuple[str, str, str], _Bar], places: int
-) -> None:
-    width = 0.27
-    bars = [
-        (place + offset, endpoint, bar)
-        for place, (task, metric) in enumerate(panels)
-        for offset, endpoint in zip((-width, 0.0, width), ENDPOINTS, strict=True)
-        if (bar := values.get((task, metric, endpoint))) is not None
-    ]
-    axes.bar(
-        [at for at, _, _ in bars],
-        [100 * bar.mean for *_, bar in bars],
-        width * 0.94,
-        color=[ENDPOINT_COLOURS[e] for _, e, _ in bars],
-    )
-    tops = [_bar_clients(axes, at, width, bar) for at, _, bar in bars]
-    for (at, endpoint, bar), top in zip(bars, tops, strict=True):
-        # The number stands at the foot of its bar, away from the clients' dots, unless the bar is too low for it.
-        inside = 100 * bar.mean > 0.15 * max(tops)
-        axes.annotate(
-            f"{100 * bar.mean:.1f}",
-            (at, 0 if inside else top),
-            (0, 5),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            fontweight="bold",
-            color=ENDPOINT_TEXT_COLOURS[endpoint] if inside else "black",
-        )
-    axes.set_xticks(range(len(panels)), [title.replace(" · ", "\n") for title in titles])
-    axes.set_xlim(-0.6, places - 0.4)
-    axes.set_ylim(0, 1.06 * max(max(tops), 0.01))
-    axes.grid(visible=False, axis="x")
-    axes.tick_params(axis="x", length=0)
+def group_bars(groups: Groups) -> Figure | None:
+    """Draw Private, Q and Joint side by side for each group: the headline metric of its pooled TEST rows.
+
+    Parameters
+    ----------
+    groups
+        What :func:`groups.group_results` returns.
+    """
+    tasks = labels(list(groups))
+    ticks: list[str] = []
+    places: list[dict[str, Bar]] = []
+    for task, found in zip(tasks, groups.values(), strict=True):
+        for name, pooled in zip(labels([group_label(group) for group in found], longest=32), found.values(), strict=True):
+            ticks.append((f"{task}\n" if len(tasks) > 1 else "") + name.replace(": ", ":\n"))
+            places.append({endpoint: Bar(metrics["accuracy"]) for endpoint, metrics in pooled["endpoints"].items()})
+    return bars_figure(ticks, places, "Accuracy on TEST, %") if places else None
 
 
-def _bar_clients(axes: Axes, place: float, width: float, bar: _Bar) -> float:
-    """Draw the clients over their mean, one dot each or their spread, and return how high they reach."""
-    values = 100 * np.array(bar.clients)
-    if len(values) > MOST_SHOWN_CLIENTS:
-        low, high = np.quantile(values, MIDDLE)
-        axes.vlines(place, low, high, color="#222222", linewidth=1.6)
-        return float(max(high, 100 * bar.mean))
-    across = np.linspace(-0.3, 0.3, len(values)) * width if len(values) > 1 else np.zeros(len(values))
-    axes.plot(place + across, values, **CLIENT_DOT)
-    return float(max(100 * bar.mean, values.max(initial=0.0)))
-
-
-def _tested_bars(run: RunRecord) -> dict[tuple[str, str, str], _Bar]:
+def _tested_bars(run: RunRecord) -> dict[tuple[str, str, str], Bar]:
     bars = {}
     for task, endpoints in endpoint_means(run, "best").items():
         own = [client["best"] for client in (run.test or {}).values() if client["task"] == task]
@@ -250,11 +192,11 @@ def _tested_bars(run: RunRecord) -> dict[tuple[str, str, str], _Bar]:
             for endpoint, metrics in endpoints.items():
                 if metric in metrics:
                     clients = tuple(float(c[endpoint][metric]) for c in own if metric in (c.get(endpoint) or {}))
-                    bars[task, metric, endpoint] = _Bar(metrics[metric], clients)
+                    bars[task, metric, endpoint] = Bar(metrics[metric], clients)
     return bars
 
 
-def _measured_bars(run: RunRecord, history: pd.DataFrame) -> dict[tuple[str, str, str], _Bar]:
+def _measured_bars(run: RunRecord, history: pd.DataFrame) -> dict[tuple[str, str, str], Bar]:
     last = history[history["round"] == history["round"].max()]
     bars = {}
     for task, metric in _headlines(last, run.tasks):
@@ -262,5 +204,5 @@ def _measured_bars(run: RunRecord, history: pd.DataFrame) -> dict[tuple[str, str
         for endpoint, rows in found.groupby("endpoint"):
             mean = rows[rows.client.isna()].value
             if len(mean):
-                bars[task, metric, str(endpoint)] = _Bar(float(mean.iloc[0]), tuple(rows[rows.client.notna()].value))
+                bars[task, metric, str(endpoint)] = Bar(float(mean.iloc[0]), tuple(rows[rows.client.notna()].value))
     return bars

@@ -7,7 +7,7 @@ from typing import Any
 from fedsocket_flwr.evaluation.history import history_frames
 from fedsocket_flwr.evaluation.plots import Picture, run_pictures
 from fedsocket_flwr.evaluation.run_folder import RunRecord, read_run
-from fedsocket_flwr.evaluation.run_tables import interfaces_as_run, run_tables
+from fedsocket_flwr.evaluation.run_tables import group_table, interfaces_as_run, run_tables
 from fedsocket_flwr.evaluation.summary import summarise
 from fedsocket_flwr.evaluation.tables import Table, markdown_text, to_csv, to_latex, to_markdown
 from fedsocket_flwr.plain_files import dump_json, write_whole
@@ -77,12 +77,25 @@ def _results(run: RunRecord, summary: Mapping[str, Any], tables: Mapping[str, Ta
         yield to_markdown(tables["endpoints"])
         yield "The same at the last round:\n"
         yield to_markdown(tables["endpoints_last"])
+        yield from _groups(summary)
     elif "dev" in summary:
         number = summary["dev"]["round"]
         yield f"DEV (not TEST) in percent, mean over the clients that measured it, of the model of round {number}:\n"
         yield to_markdown(tables["dev"])
     else:
         yield "Nothing has been measured yet.\n"
+
+
+def _groups(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say a task's groups: a table each, without the column that names the task."""
+    for task in summary["groups"]:
+        whole = group_table(summary, [task])
+        yield (
+            f"Groups of {markdown_text(task)}'s clients, TEST in percent, at each endpoint's best round by the client's own DEV "
+            "and at the last round. A group pools the TEST rows of its clients, All those of all clients: each row weighs alike, "
+            "where the tables above weigh each client alike.\n"
+        )
+        yield to_markdown(Table(whole.columns[1:], tuple(row[1:] for row in whole.rows), whole.compared))
 
 
 def _communication(summary: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[str]:

@@ -18,9 +18,12 @@ class _Part(BaseModel):
 class _Client(_Part):
     name: str
     model: str = ""
+    modalities: list[str] | None = None
 
 
 class _Task(_Part):
+    modalities: list[str] = []
+    shared: list[str] | None = None
     clients: list[_Client]
 
 
@@ -62,6 +65,7 @@ class _Tested(_Part):
     best: dict[str, Metrics] = {}
     last: dict[str, Metrics] = {}
     choices: dict[str, float | int | str | None] = {}
+    confusion: dict[str, list[Count]] = {}
 
 
 class TestForm(_Part):

@@ -1,8 +1,9 @@
 """The tables of a run's report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fedsocket_flwr.evaluation.groups import group_label
 from fedsocket_flwr.evaluation.run_folder import RunRecord
 from fedsocket_flwr.evaluation.summary import clients_measured, endpoint_means
 from fedsocket_flwr.evaluation.tables import Cell, Column, Table
@@ -23,6 +24,7 @@ def run_tables(run: RunRecord, summary: Mapping[str, Any]) -> dict[str, Table]:
         "endpoints": _test_table(run, "best", headline_only=True),
         "endpoints_last": _test_table(run, "last", headline_only=True),
         "endpoints_all": _test_table(run, "best", headline_only=False),
+        "groups": group_table(summary, summary["groups"]),
         "dev": _dev_table(run, summary),
         "clients": _client_table(run, summary),
         "client_results": _client_results(run),
@@ -60,6 +62,21 @@ def _test_table(run: RunRecord, choice: str, headline_only: bool) -> Table:
             for metric, values in _endpoint_rows(endpoints, headline_only)
         ]
     )
+
+
+def group_table(summary: Mapping[str, Any], tasks: Iterable[str]) -> Table:
+    """Return the groups of some tasks: a row a metric, the endpoints at their best DEV round and then at the last round."""
+    last_columns = (Column(f"{heading}, last round", "percent") for heading in COMPARED)
+    names = (Column("Task"), Column("Group"), Column("Clients", "integer"), Column("TEST rows", "integer"), Column("Metric"))
+    rows: list[tuple[Cell, ...]] = []
+    for task in tasks:
+        for group, found in summary["groups"][task].items():
+            best = found["endpoints"]
+            last = summary["groups_last"].get(task, {}).get(group, {}).get("endpoints", {})
+            for metric in _ordered({metric for metrics in best.values() for metric in metrics}):
+                values = [metrics.get(endpoint, {}).get(metric) for metrics in (best, last) for endpoint in ENDPOINTS]
+                rows.append((task, group_label(group), found["clients"], found["rows"], metric_label(metric), *values))
+    return Table((*names, *ENDPOINT_COLUMNS, *last_columns), tuple(rows), COMPARED)
 
 
 def _dev_table(run: RunRecord, summary: Mapping[str, Any]) -> Table:

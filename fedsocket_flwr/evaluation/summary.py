@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
+from fedsocket_flwr.evaluation.groups import group_results
 from fedsocket_flwr.evaluation.run_folder import Record, RunRecord
 from fedsocket_flwr.metric_names import ENDPOINTS
 
@@ -28,6 +29,8 @@ def summarise(run: RunRecord) -> dict[str, Any]:
         "seconds": sum(float(row.get("seconds", 0.0)) for row in rounds),
         "endpoints": endpoint_means(run, "best"),
         "endpoints_last": endpoint_means(run, "last"),
+        "groups": group_results(run, "best"),
+        "groups_last": group_results(run, "last"),
         "clients": {} if run.test is None else dict(run.test),
         "participation": participation(run),
         "refused": refused(run),

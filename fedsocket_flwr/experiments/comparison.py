@@ -15,13 +15,13 @@ from fedsocket_flwr.metric_names import ENDPOINTS, METRIC_LABELS
 from fedsocket_flwr.plain_files import read_json, read_text
 
 PLAN_FILE = "sweep.json"
-# (cell, task, metric, endpoint) -> seed -> value
+# (cell, task or group, metric, endpoint) -> seed -> value
 Values = Mapping[tuple[str, str, str, str], Mapping[int, float]]
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One metric of one endpoint of one cell on one task, over the seeds that have it."""
+    """One metric of one endpoint of one cell on one task, or one group of its clients, over the seeds that have it."""
 
     cell: str
     task: str
@@ -34,7 +34,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class ContrastResult:
-    """One contrast for one metric on one task; ``difference`` is None if no seed is on both sides."""
+    """One contrast for one metric on one task or group; ``difference`` is None if no seed is on both sides."""
 
     name: str
     task: str
@@ -57,16 +57,19 @@ class Comparison:
         The results, in the order of the plan, then of tasks and metrics.
     unfinished
         Members without a result: cell, seed, and place below the sweep's folder.
+    groups
+        Those of :attr:`tasks` that are groups of a task's clients, as in ``activity: recipients``.
     """
 
     plan: SweepPlan
     arms: tuple[ArmResult, ...]
     contrasts: tuple[ContrastResult, ...]
     unfinished: tuple[str, ...]
+    groups: frozenset[str] = frozenset()
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Tasks with results."""
+        """Tasks with results, each followed by its groups of clients."""
         return tuple(dict.fromkeys(result.task for result in self.arms))
 
     def metrics(self, task: str) -> tuple[str, ...]:
@@ -116,6 +119,7 @@ def collect(out: Path) -> Comparison:
     plan = read_plan(out)
     values: dict[tuple[str, str, str, str], dict[int, float]] = {}
     unfinished = []
+    groups: set[str] = set()
     for cell in plan.cells:
         for seed in plan.seeds:
             folder = out / cell.folder / str(seed)
@@ -126,7 +130,9 @@ def collect(out: Path) -> Comparison:
             for (task, metric, endpoint), value in _measured(summary, folder):
                 if not plan.metrics or metric in plan.metrics:
                     values.setdefault((cell.label, task, metric, endpoint), {})[seed] = value
-    return Comparison(plan, tuple(_arms(plan, values)), tuple(_contrasts(plan, values)), tuple(unfinished))
+            groups |= {_label(task, group) for task, found in summary.get("groups", {}).items() for group in found}
+    arms, contrasts = tuple(_arms(plan, values)), tuple(_contrasts(plan, values))
+    return Comparison(plan, arms, contrasts, tuple(unfinished), frozenset(groups))
 
 
 def better_branch(private: Mapping[int, float], q: Mapping[int, float]) -> dict[int, float]:
@@ -135,13 +141,30 @@ def better_branch(private: Mapping[int, float], q: Mapping[int, float]) -> dict[
 
 
 def _measured(summary: Mapping[str, Any], folder: Path) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Yield ``(task or group, metric, endpoint), value``; a task is followed by its groups."""
+    section = "endpoints"
     try:
         for task, endpoints in summary["endpoints"].items():
-            for endpoint, metrics in endpoints.items():
-                for metric, value in metrics.items():
-                    yield (task, metric, endpoint), float(value)
+            section = "endpoints"
+            yield from _numbers(task, endpoints)
+            section = "groups"
+            for group, found in summary.get("groups", {}).get(task, {}).items():
+                yield from _numbers(_label(task, group), found["endpoints"])
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise RunError(f"{folder / 'summary.json'}: `endpoints` is not task -> endpoint -> metric -> number ({error})") from error
+        raise RunError(
+            f"{folder / 'summary.json'}: `{section}` is not endpoint -> metric -> number for each ({error})"
+        ) from error
+
+
+def _numbers(label: str, endpoints: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str, str], float]]:
+    for endpoint, metrics in endpoints.items():
+        for metric, value in metrics.items():
+            yield (label, metric, endpoint), float(value)
+
+
+def _label(task: str, group: str) -> str:
+    """Name a group of a task's clients where tasks are named."""
+    return f"{task}: {group}"
 
 
 def _measures(values: Values) -> list[tuple[str, str]]:

@@ -30,16 +30,20 @@ _MOST_UPRIGHT = 3
 
 
 def write_figures(comparison: Comparison, folder: Path) -> None:
-    """Write one picture a task, and one of the contrasts if there are any.
+    """Write one picture a task or group, one of the tasks' contrasts if there are any, and one of each group's.
 
     They show the metrics that the sweep names, or else those that stand for a task; the tables have all of them.
     """
     contrasts = [result for result in comparison.contrasts if result.seeds and _shown(comparison, result.task, result.metric)]
+    pictures: dict[str, list[ContrastResult]] = {}
+    for result in contrasts:
+        name = f"contrasts-{file_slug(result.task)}" if result.task in comparison.groups else "contrasts"
+        pictures.setdefault(name, []).append(result)
     with style():
         for task in comparison.tasks:
             write_whole(folder / f"task-{file_slug(task)}.png", to_png(task_figure(comparison, task)))
-        if contrasts:
-            write_whole(folder / "contrasts.png", to_png(contrast_figure(contrasts)))
+        for name, results in pictures.items():
+            write_whole(folder / f"{name}.png", to_png(contrast_figure(results)))
 
 
 def task_figure(comparison: Comparison, task: str) -> Figure:

@@ -15,6 +15,12 @@ _EXPLANATION = (
 )
 
 
+_GROUPS = (
+    "A name such as `activity: recipients` is a group of a task's clients, measured over the pooled TEST rows of its clients; a "
+    "task itself is the unweighted mean over its clients."
+)
+
+
 def write_tables(comparison: Comparison, out: Path) -> None:
     """Write ``comparison.md``, ``comparison.csv``, ``comparison.tex`` and ``contrasts.csv``."""
     arms, contrasts = arm_table(comparison), contrast_table(comparison)
@@ -102,7 +108,7 @@ def _numbers(result: ContrastResult) -> tuple[float | None, float | None, float 
 
 def _markdown(comparison: Comparison, arms: Table, contrasts: Table) -> str:
     plan = comparison.plan
-    parts = [f"# {markdown_text(plan.name)}", _EXPLANATION]
+    parts = [f"# {markdown_text(plan.name)}", _EXPLANATION, *([_GROUPS] if comparison.groups else [])]
     parts.append(to_markdown(arms).rstrip() if arms.rows else "No member is finished yet.")
     if plan.contrasts:
         parts += ["## Contrasts", "\n".join(_spelled_out(comparison)), to_markdown(contrasts).rstrip()]

@@ -23,6 +23,7 @@ FILES = {
     "endpoints",
     "endpoints_all",
     "endpoints_last",
+    "groups",
     "interfaces",
     "refused",
     "settings",
