@@ -50,6 +50,11 @@ def toy_config(settings: Mapping[str, Any] | None = None) -> Configuration:
     return read_with_settings("toy", settings or {}, Path.cwd())
 
 
+def same_task_config(settings: Mapping[str, Any] | None = None) -> Configuration:
+    """Return the toy configuration of donors and recipients, changed in the same way."""
+    return read_with_settings("toy_same_task", settings or {}, Path.cwd())
+
+
 class Cut:
     """A callback that ends the process after a round."""
 

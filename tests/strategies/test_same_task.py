@@ -194,8 +194,10 @@ def grid_of(counts: Mapping[str, Mapping[str, Sequence[int]]]) -> InProcessGrid:
 
 
 def test_a_client_whose_counts_cannot_be_pooled_is_refused_by_name() -> None:
-    good = {f"best.joint@{beta}": (0, 5, 5, 0) for beta in BETAS} | {"best.joint@0.5": (5, 0, 0, 5)}
-    counts: dict[str, dict[str, tuple[int, ...]]] = {
+    good: Mapping[str, tuple[int, ...]] = {f"best.joint@{beta}": (0, 5, 5, 0) for beta in BETAS} | {
+        "best.joint@0.5": (5, 0, 0, 5)
+    }
+    counts: dict[str, Mapping[str, tuple[int, ...]]] = {
         "donor": {"best.joint": (1, 2, 3)},
         "first": {**good, "best.joint@1.0": (9, -4, 5, 0)},
         "second": good,
