@@ -45,6 +45,7 @@ class Flower:
         started = self._call("run", str(app), "--federation-config", federation, "--run-config", run_config)
         run_id = str(started["run-id"])
         try:
+            self._follow_log(run_id)
             while True:
                 (found,) = self._call("list", "--run-id", run_id)["runs"]
                 if str(found["status"]).startswith("finished"):
@@ -56,6 +57,20 @@ class Flower:
             raise
         if found["status"] != "finished:completed":
             raise RunError(f"the run ended as {found['status']}: {found.get('status-details') or 'no details'}")
+
+    def _follow_log(self, run_id: str) -> None:
+        """Wait until the log of a run ends, which is when the run ends, or until it breaks off.
+
+        Asking for the status all the time instead would keep half a processor busy: each ``flwr list`` starts a new Python.
+        """
+        subprocess.run(
+            [_executable("flwr"), "log", run_id, "--stream"],
+            env=self._environment,
+            cwd=self.home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
 
     def _call(self, *arguments: str) -> Any:
         done = subprocess.run(
