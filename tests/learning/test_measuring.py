@@ -11,6 +11,7 @@ from fedsocket_flwr.learning.measuring import (
     ClassificationMeasure,
     CountedMeasure,
     Measurement,
+    PooledMeasure,
     RetrievalMeasure,
     build_measure,
     measure,
@@ -153,3 +154,52 @@ def test_a_counted_classifier_keeps_its_rule_and_gains_uar_and_counts() -> None:
     assert counted.choices == plain.choices
     assert {e: {m: v for m, v in found.items() if m != "uar"} for e, found in counted.endpoints.items()} == plain.endpoints
     assert plain.counts == {"private": (), "q": (), "joint": ()}
+
+
+# --- one beta for the run ---
+
+
+def pooled(labels: list[int], donor: bool = False, betas: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0)) -> PooledMeasure:
+    return PooledMeasure(split_of(labels), (5, 5), EvaluationSettings(betas=betas), donor)
+
+
+def test_a_recipient_measures_every_beta_and_counts_them() -> None:
+    # Mixtures of class 0: row 0 has 0.9 to 0.45, row 1 0.62 to 0.1. Row 1 turns right between 0.2 (0.516) and 0.5 (0.36); row 0
+    # is wrong at 1 only.
+    measured = measure(pooled([0, 1]), PRIVATE, Q)
+    assert measured.choices["joint"] == {"beta": 0.5}
+    assert measured.counts == {
+        "private": (1, 0, 1, 0),
+        "q": (0, 1, 0, 1),
+        "joint": (1, 0, 0, 1),
+        "joint@0.0": (1, 0, 1, 0),
+        "joint@0.2": (1, 0, 1, 0),
+        "joint@0.5": (1, 0, 0, 1),
+        "joint@1.0": (0, 1, 0, 1),
+    }
+    assert measured.endpoints["joint@1.0"] == pytest.approx({"accuracy": 0.5, "macro_f1": 1 / 3, "uar": 0.5})
+    # The history has the three endpoints; candidates are for the server.
+    assert not any("@" in name for name in measured.flat())
+    assert measured.flat()["joint.beta"] == 0.5
+
+
+def test_a_frozen_beta_measures_no_candidate() -> None:
+    frozen = measure(pooled([0, 1]), PRIVATE, Q, choice={"beta": 0.2})
+    assert set(frozen.endpoints) == {"private", "q", "joint"}
+    assert frozen.counts["joint"] == (1, 0, 1, 0)
+
+
+def test_a_donor_s_joint_is_its_private_to_the_bit() -> None:
+    how = pooled([0, 1], donor=True)
+    measured = measure(how, PRIVATE, Q)
+    assert measured.choices == {"joint": {"beta": 0.0}}
+    assert measured.counts["joint"] == measured.counts["private"]
+    private, q = how.branch(PRIVATE), how.branch(Q)
+    assert how.joint(private, q, {"beta": 0.0}).tobytes() == private.tobytes()
+    assert how.default_choice() == {"beta": 0.0}
+    assert pooled([0, 1]).default_choice() == {"beta": 0.5}
+
+
+def test_without_private_there_is_no_candidate() -> None:
+    only_q = measure(pooled([0, 1]), None, Q)
+    assert set(only_q.counts) == {"q"}
