@@ -13,60 +13,73 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bare_loop import Tensors, bare_rounds
+from bare_loop import bare_rounds
 
 from fedsocket_flwr import engines
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration
 from fedsocket_flwr.datasets.client_data import open_client_data, warm_features
+from fedsocket_flwr.datasets.corpus import ClientData
 from fedsocket_flwr.plain_files import read_json_lines
 from fedsocket_flwr.runtime.callbacks import Row, RunFacts
 from fedsocket_flwr.runtime.run_files import load_checkpoint
 
+REFERENCE = "bare loop, 1 thread"
+
+
+@dataclass
+class Timed:
+    """Seconds of every round, and Q after the last one."""
+
+    seconds: list[float] = field(default_factory=list)
+    q: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Loop:
+    """The bare loop with its clock."""
+
+    def __init__(self, config: Configuration, data: Sequence[ClientData], threads: int) -> None:
+        self._rounds = bare_rounds(config, data)
+        self._threads = threads
+        self.timed = Timed()
+
+    def step(self) -> None:
+        """Do one round."""
+        torch.set_num_threads(self._threads)
+        began = time.perf_counter()
+        q = next(self._rounds)
+        self.timed.seconds.append(time.perf_counter() - began)
+        self.timed.q = {name: tensor.numpy() for name, tensor in q.items()}
+
 
 class Turns:
-    """A callback of the engine in process: after each of its rounds every loop does one, too."""
+    """A callback of the engine in process: after each of its rounds the loop does one, too."""
 
-    def __init__(self, loops: Mapping[int, Iterator[Tensors]]) -> None:
-        self.loops = loops
-        self.seconds: dict[int, list[float]] = {threads: [] for threads in loops}
-        self.whole: list[float] = []
-        self.q: dict[int, Tensors] = {}
-        self._began = time.perf_counter()
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._began = 0.0
+        self.timed = Timed()
 
     def on_start(self, run: RunFacts) -> None:
         """Start the clock."""
         self._began = time.perf_counter()
 
     def on_phase(self, row: Row) -> None:
-        """Stop the clock and let the loops do their round."""
+        """Stop the clock and let the loop do its round."""
         if row["phase"] == "train":
-            self.whole.append(time.perf_counter() - self._began)
-            for threads, loop in self.loops.items():
-                torch.set_num_threads(threads)
-                began = time.perf_counter()
-                self.q[threads] = next(loop)
-                self.seconds[threads].append(time.perf_counter() - began)
+            self.timed.seconds.append(time.perf_counter() - self._began)
+            self._loop.step()
         self._began = time.perf_counter()
 
     def on_end(self, status: str) -> None:
-        """Say how the run ended."""
-        print(f"in process: {status}", flush=True)
-
-
-@dataclass
-class Timed:
-    """Seconds of the rounds after the first one of each run, and Q after the last round."""
-
-    seconds: list[float] = field(default_factory=list)
-    q: Mapping[str, Any] = field(default_factory=dict)
+        """Do nothing."""
 
 
 def run_engine(config: Configuration, out: Path, engine: engines.Engine, turns: Turns | None = None) -> Timed:
@@ -74,7 +87,7 @@ def run_engine(config: Configuration, out: Path, engine: engines.Engine, turns: 
     rows = [row for row in read_json_lines(folder / "history.jsonl")[0] if row["phase"] == "train"]
     checkpoint = load_checkpoint(folder)
     assert checkpoint is not None
-    return Timed([row["seconds"] for row in rows[1:]], checkpoint.blocks)
+    return Timed([row["seconds"] for row in rows], checkpoint.blocks)
 
 
 def compare(config: Configuration, rounds: int, repeats: int, home: Path) -> dict[str, Timed]:
@@ -85,27 +98,30 @@ def compare(config: Configuration, rounds: int, repeats: int, home: Path) -> dic
     data = [open_client_data(config, name, home / "features") for name in names]
     found: dict[str, Timed] = {}
 
-    def add(name: str, seconds: Sequence[float], q: Mapping[str, Any]) -> None:
-        found.setdefault(name, Timed()).seconds.extend(seconds)
-        found[name].q = q
+    def add(name: str, timed: Timed) -> None:
+        found.setdefault(name, Timed()).seconds.extend(timed.seconds[1:])
+        found[name].q = timed.q
 
     for repeat in range(repeats):
-        turns = Turns({threads: bare_rounds(config, data) for threads in dict.fromkeys((1, default))})
+        loop = Loop(config, data, threads=1)
+        turns = Turns(loop)
         engine = run_engine(config, home / f"inprocess-{repeat}", "inprocess", turns)
-        torch.set_num_threads(default)
-        for threads, label in dict.fromkeys(((1, "bare loop, 1 thread"), (default, f"bare loop, default threads ({default})"))):
-            add(label, turns.seconds[threads][1:], {name: tensor.numpy() for name, tensor in turns.q[threads].items()})
-        add("in process", engine.seconds, engine.q)
-        add("in process, with history and checkpoint", turns.whole[1:], {})
+        add(REFERENCE, loop.timed)
+        add("in process", engine)
+        add("in process, with history and checkpoint", turns.timed)
         for workers in (1, 2):
             resources = config.resources.model_copy(update={"workers": workers})
             ray = run_engine(config.model_copy(update={"resources": resources}), home / f"ray-{workers}-{repeat}", "ray")
-            add(f"Ray, {workers} worker{'s' if workers > 1 else ''}", ray.seconds, ray.q)
+            add(f"Ray, {workers} worker{'s' if workers > 1 else ''}", ray)
+        loop = Loop(config, data, default)
+        for _ in range(rounds):
+            loop.step()
+        add(f"bare loop, default threads ({default})", loop.timed)
     return found
 
 
 def print_tables(found: Mapping[str, Timed]) -> None:
-    reference = found["bare loop, 1 thread"]
+    reference = found[REFERENCE]
     print("\n| | seconds a round (median) | fastest | slowest | ratio to the loop at 1 thread |\n|---|---:|---:|---:|---:|")
     for name, timed in found.items():
         median = statistics.median(timed.seconds)
