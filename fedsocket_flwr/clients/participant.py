@@ -199,8 +199,8 @@ class Participant(ABC):
     def measure_of(self, split: Split) -> Measure:
         """Return how the client's task is measured on a split.
 
-        A task that says what all its clients share has donors and recipients, whatever the method: they are also measured as groups,
-        for which confusion matrices are needed.
+        A task that says what all its clients share has donors and recipients, whatever the method: they are also measured as
+        groups, for which confusion matrices are needed.
         """
         counted = self.config.tasks[self.data.task].shared is not None
         return build_measure(self.data.kind, split, self.facts.class_counts, self.config.evaluation, counted)
