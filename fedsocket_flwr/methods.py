@@ -1,4 +1,4 @@
-"""Which strategy, client and predictor make a method: one row each, resolved only when needed.
+"""Which strategy and client make a method, and whether they share Q: one row each, resolved only when needed.
 
 Adding a method means adding its strategy file, its client file and its row here. Another project's method needs no row: the
 configuration names it as ``package.module:name`` of a :class:`Method`.
@@ -75,8 +75,8 @@ class Method:
     strategy, client
         ``module:name`` of a :class:`~fedsocket_flwr.strategies.registered.RegisteredStrategy` and of a
         :class:`~fedsocket_flwr.clients.participant.Participant`.
-    predictor
-        ``module:name`` of the shared predictor; None where nothing is shared.
+    shares_q
+        Whether its clients share Q.
     options
         What the strategy's constructor takes of the configuration beyond what every strategy takes.
     needs
@@ -85,7 +85,7 @@ class Method:
 
     strategy: str
     client: str
-    predictor: str | None
+    shares_q: bool
     options: Callable[[Configuration], Mapping[str, Any]] = no_options
     needs: Callable[[Configuration], None] = no_needs
 
@@ -94,20 +94,20 @@ METHODS: dict[str, Method] = {
     "fedsocket": Method(
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
         client="fedsocket_flwr.clients.fedsocket:FedSocketClient",
-        predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+        shares_q=True,
         options=merging_rules,
     ),
     "same_task": Method(
         strategy="fedsocket_flwr.strategies.same_task:SameTaskStrategy",
         client="fedsocket_flwr.clients.same_task:SameTaskClient",
-        predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+        shares_q=True,
         options=same_task_rules,
         needs=same_task_needs,
     ),
     "local": Method(
         strategy="fedsocket_flwr.strategies.task_owned:TaskOwnedStrategy",
         client="fedsocket_flwr.clients.local:LocalClient",
-        predictor=None,
+        shares_q=False,
     ),
 }
 
@@ -137,7 +137,7 @@ def find_method(name: str) -> Method:
 
 def shared_shape(config: Configuration) -> "PredictorShape | None":
     """Return the shape of the predictor that the configured method shares, or None."""
-    if find_method(config.run.method).predictor is None:
+    if not find_method(config.run.method).shares_q:
         return None
     from fedsocket_flwr.datasets.client_data import task_classes, token_modalities
     from fedsocket_flwr.models.predictor import TaskShape, configured_shape

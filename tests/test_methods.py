@@ -14,7 +14,7 @@ from fedsocket_flwr.methods import METHODS, Method, build_client, build_server_s
 from fedsocket_flwr.strategies import RegisteredStrategy, TaskOwnedStrategy
 
 Configure = Callable[..., Configuration]
-OWN_METHOD = Method(METHODS["fedsocket"].strategy, METHODS["local"].client, None)
+OWN_METHOD = Method(METHODS["fedsocket"].strategy, METHODS["local"].client, False)
 
 
 class TestFinding:
@@ -22,7 +22,6 @@ class TestFinding:
         for method in METHODS.values():
             assert issubclass(load(method.strategy, "strategy"), RegisteredStrategy)
             assert load(method.client, "client")
-            assert method.predictor is None or load(method.predictor, "predictor")
 
     @pytest.mark.parametrize(("name", "near"), [("fedsockets", "fedsocket"), ("FedSocket", "fedsocket"), ("locale", "local")])
     def test_an_unknown_name_suggests_the_nearest(self, name: str, near: str) -> None:

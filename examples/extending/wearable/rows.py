@@ -19,5 +19,5 @@ RECORDINGS = DatasetEntry(
 MEDIAN = Method(
     strategy="wearable.median:MedianStrategy",
     client="wearable.label_learner:LabelLearner",
-    predictor="fedsocket_flwr.models.predictor:SharedPredictor",
+    shares_q=True,
 )
