@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.config import ClientSettings, Configuration, TaskSettings, modality_key
 from fedsocket_flwr.errors import RegistrationError, StoreError
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Broadcast, Update
@@ -68,7 +68,7 @@ def test(message: Message, context: Context) -> Message:
 
 
 def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
-    """Return which client a node is: its ``client`` setting, else the ``partition-id`` that a simulation gives.
+    """Return which client a node is: its ``client`` setting, else its place, ``partition-id``, among the simulated nodes.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
     """
     if "client" in node_config:
         return config.client(str(node_config["client"]))[1].name
-    names = [client.name for _, client in config.clients()]
+    names = clients_by_work(config)
     if "partition-id" not in node_config:
         raise RegistrationError(
             "this node does not say which client it is; set `client` or `partition-id` in its node configuration"
@@ -89,6 +89,23 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
             f"start it with: flwr run . --federation-config 'num-supernodes={len(names)}'"
         )
     return names[number]
+
+
+def clients_by_work(config: Configuration) -> list[str]:
+    """Return the clients' names, those that a round is expected to cost most first, equal ones in the order of the file.
+
+    What it costs is taken as training rows times epochs times modalities. Simulated nodes are numbered so, because Flower's
+    simulation hands out their messages in that order: with the longest first, workers finish together.
+    """
+
+    def work(task: TaskSettings, client: ClientSettings) -> float:
+        modalities = task.held_by(client)
+        dealt = 1 if task.partition.kind in ("natural", "all") else len(task.clients)
+        rows = (task.partition.train or 1) / dealt
+        return rows * config.training.private[modality_key(modalities)].epochs * len(modalities)
+
+    ranked = sorted(config.clients(), key=lambda found: -work(config.tasks[found[0]], found[1]))
+    return [client.name for _, client in ranked]
 
 
 def _answer(message: Message, context: Context, work: Callable[["Participant", Broadcast], tuple[Update, str]]) -> Message:
