@@ -38,8 +38,9 @@ def stop_with_descendants(process: "subprocess.Popen[bytes]", patience: float) -
                 os.killpg(group, sign)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            process.poll()
             if not _living(groups):
+                # It has ended, maybe this very moment, and is still to be fetched.
+                process.wait()
                 return
             time.sleep(POLL_SECONDS)
 
