@@ -161,13 +161,3 @@ def cross_fitted_distillation(student_BC: Tensor, teacher_BC: Tensor, labels_B: 
     teacher_log_BC = functional.log_softmax(teacher_BC / temperature, dim=1)
     divergence_B = functional.kl_div(student_log_BC, teacher_log_BC, reduction="none", log_target=True).sum(dim=1)
     return temperature**2 * (right_B * divergence_B).mean()
-
-
-def cross_fitted_loss(student_BC: Tensor, teacher_BC: Tensor, labels_B: Tensor, alpha: float, temperature: float) -> Tensor:
-    """Return the loss of a donor's local Q: labels, and the out-of-fold teacher where it is right (Eq. 19).
-
-    ``CE(s, y) + alpha * cross_fitted_distillation``; the parameters are those of :func:`cross_fitted_distillation`, and alpha is
-    the weight of the teacher.
-    """
-    supervised = functional.cross_entropy(at_least_float32(student_BC), labels_B)
-    return supervised + alpha * cross_fitted_distillation(student_BC, teacher_BC, labels_B, temperature)

@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedsocket_flwr.errors import DataError
-from fedsocket_flwr.learning.crossfit import cross_fit, cross_fitted_loss, group_folds, out_of_fold_logits
+from fedsocket_flwr.datasets.corpus import Split
+from fedsocket_flwr.learning.crossfit import cross_fit, group_folds, out_of_fold_logits
+from fedsocket_flwr.learning.objectives import CrossFittedObjective
+
+
+def cross_fitted_loss(student: Tensor, teacher: Tensor, labels: Tensor, alpha: float, temperature: float) -> Tensor:
+    """Return Eq. 19 as a donor's local Q is trained: labels, and alpha times the teacher's term."""
+    split = Split({}, {}, labels=labels.numpy())
+    objective = CrossFittedObjective("task", split, torch.device("cpu"), smoothing=0.0, temperature=temperature)
+    return objective.label_loss(student, labels) + alpha * objective.distillation(student, teacher, labels)
 
 
 def folds_by_group(groups: list[str], labels: list[int], folds: int = 2) -> dict[str, int]:
