@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from fedsocket_flwr.errors import DataError
 from fedsocket_flwr.datasets.corpus import Split
+from fedsocket_flwr.errors import DataError
 from fedsocket_flwr.learning.crossfit import cross_fit, group_folds, out_of_fold_logits
 from fedsocket_flwr.learning.objectives import CrossFittedObjective
 
