@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsocket_flwr.clients.branches import BranchFacts, new_private, new_q
-from fedsocket_flwr.config import Configuration, OptimiserSettings, PredictorOptimiserSettings, modality_key
+from fedsocket_flwr.config import Configuration, modality_key
 from fedsocket_flwr.datasets.corpus import ClientData, Split
 from fedsocket_flwr.exchange.contract import Block, Contract
 from fedsocket_flwr.learning import losses
 from fedsocket_flwr.learning.measuring import ClassificationMeasure, Measure, RetrievalMeasure, measure
+from fedsocket_flwr.learning_settings import OptimiserSettings, PredictorOptimiserSettings
 from fedsocket_flwr.methods import shared_shape
 from fedsocket_flwr.models.predictor import SharedPredictor, initial_predictor
 from fedsocket_flwr.seeds import derive_seed

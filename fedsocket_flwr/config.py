@@ -20,13 +20,13 @@ from fedsocket_flwr.field_types import (
     Name,
     Names,
     NonNegative,
-    Number,
     Positive,
     Seed,
     Settings,
-    Share,
     sequence_as_tuple,
 )
+from fedsocket_flwr.learning_settings import TrainingSettings
+from fedsocket_flwr.protocol_settings import EvaluationSettings, ExchangeSettings, MergingSettings, ParticipationSettings
 
 Role = Literal["donor", "recipient"]
 
@@ -190,117 +190,6 @@ class PredictorSettings(Settings):
     width: Annotated[int, Field(ge=1)] = 256
     residual_rank: Annotated[int, Field(ge=1)] = 48
     gate: Literal["learned", "fixed"] = "learned"
-
-
-class ExchangeSettings(Settings):
-    """What travels. ``isolated`` tasks keep residual and modality embeddings of their own; ``own`` exchanges nothing at all."""
-
-    payload: Literal["owned", "full"] = "owned"
-    sharing: Literal["shared", "own"] = "shared"
-    isolated: Names | Literal["all"] = ()
-
-
-class OptimiserSettings(Settings):
-    """An optimiser and the size of a client's local work in a round."""
-
-    optimiser: Literal["sgd", "adam", "adamw"]
-    learning_rate: Positive
-    momentum: Annotated[Number, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegative = 0.0
-    epochs: Annotated[int, Field(ge=1)] = 2
-    batch_size: Annotated[int, Field(ge=1)] = 32
-
-
-class PredictorOptimiserSettings(Settings):
-    """Q's optimiser; its epochs and batches are those of the client's private model."""
-
-    optimiser: Literal["sgd", "adam", "adamw"] = "adamw"
-    learning_rate: Positive = 3e-4
-    momentum: Annotated[Number, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegative = 0.01
-
-
-class TeachingSettings(Settings):
-    """The loss weights of Stages II and III; a weight of zero switches its term off.
-
-    ``distil_private`` weighs Q -> Private and ``fusion`` the fused branch (both zero: No return); ``distil_q`` weighs
-    Private -> Q (zero: Label Q). In the same-task protocol ``cross_fit`` is alpha of Eq. 19, the weight of a donor's out-of-fold
-    teacher (Label Q: zero as well), which sees all the donor's modalities or only those that Q reads; and a recipient's Q learns
-    from its own Private or from the frozen global Q.
-    """
-
-    distil_private: NonNegative = 0.5
-    fusion: NonNegative = 0.25
-    distil_q: NonNegative = 0.2
-    temperature: Positive = 2.0
-    label_smoothing: Annotated[Number, Field(ge=0, lt=1)] = 0.1
-    retrieval_fusion_gate: Annotated[Number, Field(ge=0, le=1)] = 0.5
-    cross_fit: NonNegative = 1.0
-    donor_teacher: Literal["full", "single_modal"] = "full"
-    recipient_teacher: Literal["private", "global_q"] = "private"
-
-
-class TrainingSettings(Settings):
-    """How a client learns. ``private`` is keyed by a client's modalities joined by ``+`` in sorted order: ``image+text``."""
-
-    warm_up_epochs: Annotated[int, Field(ge=0)] = 10
-    private: dict[str, OptimiserSettings]
-    q: PredictorOptimiserSettings = PredictorOptimiserSettings()
-    teaching: TeachingSettings = TeachingSettings()
-    private_optimiser: Literal["keep", "reset"] = "keep"
-    q_optimiser: Literal["keep", "reset"] = "reset"
-
-
-class MergingSettings(Settings):
-    """How the server merges: what several tasks share (FedSocket v1, Eq. 20), and the same-task protocol's Q.
-
-    ``stabiliser`` is the share of the way from Q to the clients' mean that the same-task server goes; ``gate_class_rows`` makes
-    it merge a class row only over the clients that hold the class.
-    """
-
-    residual: Literal["projected", "mean"] = "projected"
-    modality: Literal["mean", "projected"] = "mean"
-    stabiliser: Fraction = 0.5
-    gate_class_rows: bool = False
-
-
-class ParticipationSettings(Settings):
-    """Who is asked each round: a share of every task's clients, at least one."""
-
-    share: Fraction = 1.0
-    tasks: dict[str, Fraction] = {}
-    registration_seconds: Positive = 300.0
-    round_seconds: Positive = 3600.0
-
-
-class EvaluationSettings(Settings):
-    """How clients are measured. DEV is dealt as TEST is."""
-
-    test: Literal["shared", "own"] = "shared"
-    rhos: Annotated[tuple[NonNegative, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = (
-        0.0,
-        0.125,
-        0.25,
-        0.5,
-        1.0,
-        2.0,
-        4.0,
-        8.0,
-        16.0,
-    )
-    mixtures: Annotated[tuple[NonNegative, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = tuple(
-        step / 10 for step in range(11)
-    )
-    betas: Annotated[tuple[Share, ...], BeforeValidator(sequence_as_tuple), Field(min_length=1)] = (
-        0.0,
-        0.2,
-        0.35,
-        0.5,
-        0.75,
-        1.0,
-    )
-    fold_size: Annotated[int, Field(ge=1)] = 200
-    tensorboard: bool = False
 
 
 class ResourceSettings(Settings):

@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsocket_flwr.config import EvaluationSettings
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.evaluation.metrics import classification_metrics, confusion, metrics_from_confusion
 from fedsocket_flwr.evaluation.retrieval import retrieval_metrics
@@ -21,6 +20,7 @@ from fedsocket_flwr.learning.calibration import (
     mix_scores,
 )
 from fedsocket_flwr.learning.objectives import SCORE_SCALE, Table
+from fedsocket_flwr.protocol_settings import EvaluationSettings
 
 Array = NDArray[Any]
 Metrics = dict[str, float]

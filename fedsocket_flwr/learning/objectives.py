@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from fedsocket_flwr.config import TeachingSettings
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.learning import losses
 from fedsocket_flwr.learning.crossfit import cross_fitted_distillation
+from fedsocket_flwr.learning_settings import TeachingSettings
 from fedsocket_flwr.models.predictor import SharedPredictor
 
 SCORE_SCALE = 15.0

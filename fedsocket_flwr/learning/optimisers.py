@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedsocket_flwr.config import OptimiserSettings, PredictorOptimiserSettings
 from fedsocket_flwr.errors import StoreError
+from fedsocket_flwr.learning_settings import OptimiserSettings, PredictorOptimiserSettings
 
 
 def build_optimiser(

@@ -1,9 +1,9 @@
 import json
 
 from fedsocket_flwr.clients.checkpoints import Checkpoints, Kept
-from fedsocket_flwr.config import EvaluationSettings
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.learning.measuring import ClassificationMeasure, Measurement
+from fedsocket_flwr.protocol_settings import EvaluationSettings
 
 HOW = ClassificationMeasure(Split({}, {}), (1, 1), EvaluationSettings())
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedsocket_flwr.config import EvaluationSettings
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.errors import MeasurementError
 from fedsocket_flwr.learning.measuring import (
@@ -16,6 +15,7 @@ from fedsocket_flwr.learning.measuring import (
     build_measure,
     measure,
 )
+from fedsocket_flwr.protocol_settings import EvaluationSettings
 
 SETTINGS = EvaluationSettings()
 

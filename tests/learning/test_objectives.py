@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsocket_flwr.config import TeachingSettings
 from fedsocket_flwr.learning.objectives import (
     FROZEN_BATCH,
     ClassificationObjective,
@@ -15,6 +14,7 @@ from fedsocket_flwr.learning.objectives import (
     batches,
     build_objective,
 )
+from fedsocket_flwr.learning_settings import TeachingSettings
 from tests.learning.tiny import (
     CPU,
     Linear,

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedsocket_flwr.config import OptimiserSettings, PredictorOptimiserSettings
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
+from fedsocket_flwr.learning_settings import OptimiserSettings, PredictorOptimiserSettings
 from tests.learning.tiny import q_for
 from tests.toy_runs import same_bits
 
