@@ -5,7 +5,7 @@ Legend: ``B`` batch, ``D`` numbers that the network gives.
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,28 +54,59 @@ class Backbone:
         at_least("interface 'backbone'", chosen, size=1)
         if chosen["library"] not in LIBRARIES:
             raise unknown_name("library of interface 'backbone'", chosen["library"], LIBRARIES)
-        self._mean, self._std = (np.asarray(chosen[key], dtype=np.float32).reshape(-1, 1, 1) for key in ("mean", "std"))
-        if len(self._mean) != 3 or len(self._std) != 3 or not (self._std > 0).all():
-            raise ConfigurationError("interface 'backbone': mean and std need three numbers each, std above zero")
-        self._size = int(chosen["size"])
-        self._network = build_network(chosen["library"], chosen["model"], chosen["weights"], chosen["file"])
-        self.content = weights_checksum(self._network.state_dict())
+        for key in ("mean", "std"):
+            numbers = all(isinstance(value, int | float) for value in chosen[key])
+            if len(chosen[key]) != 3 or not numbers or (key == "std" and not min(chosen[key]) > 0):
+                raise ConfigurationError("interface 'backbone': mean and std need three numbers each, std above zero")
+        network = build_network(chosen["library"], chosen["model"], chosen["weights"], chosen["file"])
+        self._network = FrozenNetwork("backbone", network, chosen["size"], chosen["mean"], chosen["std"])
+        self.content = self._network.checksum
 
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D)."""
+        return self._network(raw)
+
+
+class FrozenNetwork:
+    """A network without classifier, applied to pictures.
+
+    Parameters
+    ----------
+    kind
+        The interface's name, for messages.
+    network
+        Takes ``float32`` (B, 3, size, size) and gives (B, D) or maps of one cell; in evaluation mode.
+    size
+        Side to which pictures are scaled.
+    mean, std
+        Three numbers each: what every colour in [0, 1] is reduced and divided by.
+    """
+
+    def __init__(self, kind: str, network: "torch.nn.Module", size: int, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.checksum = weights_checksum(network.state_dict())
+        self._kind, self._network, self._size = kind, network, size
+        self._mean, self._std = (np.asarray(values, dtype=np.float32).reshape(3, 1, 1) for values in (mean, std))
+
+    def __call__(self, raw: Raw) -> Array:
+        """Return ``float32`` (N, D), computed on the first GPU that this process sees, else on the CPU."""
         import torch
 
-        images = require_images("backbone", raw)
+        images = require_images(self._kind, raw)
+        device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        network = self._network.to(device)
         found = []
-        with torch.inference_mode():
+        # Full float32 on a GPU too, and algorithms that give the same bits each time.
+        with torch.inference_mode(), torch.backends.cudnn.flags(True, False, deterministic=True, allow_tf32=False):
             for start in range(0, len(images), CHUNK):
                 pictures = resized(planes(images[start : start + CHUNK], 3), self._size)
-                output = self._network(torch.from_numpy((pictures - self._mean) / self._std))
-                found.append(output.flatten(1).numpy())
+                output = network(torch.from_numpy((pictures - self._mean) / self._std).to(device))
+                found.append(output.flatten(1).cpu().numpy())
         return np.concatenate(found)
 
 
-def build_network(library: str, model: str, weights: str, file: str) -> "torch.nn.Module":
+def build_network(
+    library: str, model: str, weights: str = DEFAULT, file: str = "", renamed: Callable[["Weights"], "Weights"] | None = None
+) -> "torch.nn.Module":
     """Build a network without its classifier, with weights, in evaluation mode.
 
     Parameters
@@ -86,6 +117,8 @@ def build_network(library: str, model: str, weights: str, file: str) -> "torch.n
         ``default`` or ``hf:owner/name``.
     file
         A file of weights that takes the place of ``weights``, or nothing.
+    renamed
+        Gives the file's tensors the names that the network has for them; None: they have them.
 
     Raises
     ------
@@ -111,7 +144,7 @@ def build_network(library: str, model: str, weights: str, file: str) -> "torch.n
             f"interface 'backbone' needs {library}: {error}; `pip install {library}` (extra `vision`)"
         ) from error
     if path is not None:
-        load_weights(network, path, f"{library} {model}")
+        load_weights(network, path, f"{library} {model}", renamed)
     return network.eval().requires_grad_(False)
 
 
@@ -188,17 +221,21 @@ def read_weights(path: Path) -> "Weights":
     return found
 
 
-def load_weights(network: "torch.nn.Module", path: Path, what: str) -> None:
+def load_weights(
+    network: "torch.nn.Module", path: Path, what: str, renamed: Callable[["Weights"], "Weights"] | None = None
+) -> None:
     """Load a file into a network without classifier; the file's classifier is left out, all else must fit exactly."""
-    wanted = network.state_dict()
-    found = {name: value for name, value in read_weights(path).items() if name.split(".")[0] not in HEADS or name in wanted}
+    wanted, given = network.state_dict(), read_weights(path)
+    given = renamed(given) if renamed else given
+    found = {name: value for name, value in given.items() if name.split(".")[0] not in HEADS or name in wanted}
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     shapes = [name for name in wanted if name in found and wanted[name].shape != found[name].shape]
     if missing or extra or shapes:
         first = (missing or extra or shapes)[0]
+        sizes = f" with {tuple(found[first].shape)} in place of {tuple(wanted[first].shape)}" if first in shapes else ""
         raise DataError(
             f"{path} holds the weights of another architecture than {what}: {len(missing)} tensors missing, "
-            f"{len(extra)} unknown, {len(shapes)} of another shape, the first is {first!r}"
+            f"{len(extra)} unknown, {len(shapes)} of another shape, the first is {first!r}{sizes}"
         )
     network.load_state_dict(found)
 

@@ -63,6 +63,7 @@ EXTRACTORS: dict[str, str] = {
     "hashed_words": f"{ROOM}.text_interfaces:HashedWords",
     "glove": f"{ROOM}.text_interfaces:MeanWordVectors",
     "backbone": f"{ROOM}.backbones:Backbone",
+    "efficientnet_lite0": f"{ROOM}.efficientnet_lite:EfficientNetLite0",
     "sensor_pieces": f"{ROOM}.sensor_interface:SensorPieces",
 }
 

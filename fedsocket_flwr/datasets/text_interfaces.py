@@ -13,7 +13,7 @@ from fedsocket_flwr.datasets.corpus import Array, Raw
 from fedsocket_flwr.datasets.inputs import hash_bucket, words
 from fedsocket_flwr.datasets.interfaces import require_texts
 from fedsocket_flwr.datasets.options import at_least, choose_options
-from fedsocket_flwr.datasets.word_vectors import WordVectors, read_word_vectors
+from fedsocket_flwr.datasets.word_vectors import WordVectors, published_vectors, read_word_vectors
 from fedsocket_flwr.errors import ConfigurationError
 
 # Words that say little in any topic. Places, sizes, numbers and negations ("above", "two", "small", "not") are kept, and words
@@ -59,18 +59,22 @@ class HashedWords:
 class MeanWordVectors:
     """The mean of the vectors of a text's words (GloVe's or any in its format); unknown words count for nothing.
 
-    Options: ``file``, a text file of GloVe's layout or a ``.npy`` array of vectors; for an array also ``index``, a file with one
-    word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are
+    Options: ``vectors``, the name of published ones that an installed package holds (``glove-6b-50d``); or ``file``, a text file
+    of GloVe's layout or a ``.npy`` array of vectors, which is mapped and not read whole; for an array also ``index``, a file with
+    one word a line (or a parquet file with a text column) in the array's order; ``dimension`` (0: read from the file). Words are
     looked up in lower case. A text without a known word is zero.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        chosen = choose_options("interface 'glove'", options, {"file": "", "index": "", "dimension": 0})
-        if not chosen["file"]:
-            raise ConfigurationError("interface 'glove' needs options.file, a file of word vectors")
-        self._vectors: WordVectors = read_word_vectors(
-            Path(chosen["file"]), Path(chosen["index"]) if chosen["index"] else None, int(chosen["dimension"]) or None
-        )
+        chosen = choose_options("interface 'glove'", options, {"vectors": "", "file": "", "index": "", "dimension": 0})
+        if bool(chosen["vectors"]) == bool(chosen["file"]):
+            raise ConfigurationError("interface 'glove' needs options.file, a file of word vectors, or options.vectors, a name")
+        index: Path | None
+        if chosen["vectors"]:
+            file, index = published_vectors(chosen["vectors"])
+        else:
+            file, index = Path(chosen["file"]), Path(chosen["index"]) if chosen["index"] else None
+        self._vectors: WordVectors = read_word_vectors(file, index, int(chosen["dimension"]) or None)
         self.content = self._vectors.digest
 
     def __call__(self, raw: Raw) -> Array:

