@@ -31,6 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = (
             "protocol_settings",
             "provenance",
             "seeds",
+            "state_folder",
             "strict_yaml",
             "text",
         }

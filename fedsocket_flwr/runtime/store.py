@@ -23,9 +23,8 @@ from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.runtime.block_files import PART, read_blocks, remove_file, strict_json, write_atomically, write_blocks
+from fedsocket_flwr.state_folder import HOME_VARIABLE, STATE_DIRECTORY_KEY, state_folder
 
-HOME_VARIABLE = "FEDSOCKET_HOME"
-STATE_DIRECTORY_KEY = "state-dir"
 ABANDONED_SECONDS = 3600.0
 
 logger = logging.getLogger(__name__)
@@ -191,12 +190,12 @@ def state_directory(node_config: Mapping[str, Any]) -> Path:
     StoreError
         If the folder cannot be made or written to, or there is no home.
     """
-    chosen = str(node_config.get(STATE_DIRECTORY_KEY) or os.environ.get(HOME_VARIABLE) or "~/.fedsocket")
+    folder: Path | str = "the home folder"
     try:
-        folder = Path(chosen).expanduser().absolute()
+        folder = state_folder(node_config)
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
-        raise StoreError(f"private state cannot be kept under {chosen} ({error}); {_remedy()}") from error
+        raise StoreError(f"private state cannot be kept under {folder} ({error}); {_remedy()}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreError(f"private state cannot be kept under {folder}, which is not writable; {_remedy()}")
     return folder
