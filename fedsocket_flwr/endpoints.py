@@ -15,7 +15,7 @@ from torch import nn
 from fedsocket_flwr.clients.branches import BranchFacts, load_branches
 from fedsocket_flwr.clients.checkpoints import Checkpoints
 from fedsocket_flwr.config import Configuration
-from fedsocket_flwr.datasets.corpus import Raw, Split
+from fedsocket_flwr.datasets.corpus import Inputs, Raw, Split
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.errors import ConfigurationError, MeasurementError, RunError
@@ -141,9 +141,8 @@ class Predictor:
             )
         held = {modality: raw[modality] for modality in self.facts.modalities}
         features = {m: self._interfaces[m](rows) for m, rows in held.items() if self._needs_features(m)}
-        if self._task.private_inputs == "features":
-            inputs = features
-        else:
+        inputs: Mapping[str, Inputs] = features
+        if self._task.private_inputs == "raw":
             inputs = {modality: private_inputs(modality, rows, self._task) for modality, rows in held.items()}
         for modality, rows in inputs.items():
             expected = self.facts.input_shapes[modality]

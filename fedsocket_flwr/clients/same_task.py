@@ -122,7 +122,7 @@ class SameTaskClient(Participant):
         if self.config.training.teaching.donor_teacher == "full":
             return train
         shared = self.config.tasks[self.data.task].q_modalities
-        return replace(train, inputs={m: v if m in shared else np.zeros_like(v) for m, v in train.inputs.items()})
+        return replace(train, inputs={m: v if m in shared else np.zeros(v.shape, v.dtype) for m, v in train.inputs.items()})
 
     def plain_objective(self, split: Split) -> ClassificationObjective:
         """Return the task's losses with plain cross-entropy, as Q learns here."""

@@ -15,12 +15,13 @@ import numpy as np
 
 from fedsocket_flwr.config import Configuration, InterfaceSettings, TaskSettings
 from fedsocket_flwr.datasets.catalogue import read_corpus
-from fedsocket_flwr.datasets.corpus import Array, ClientData, Corpus, Raw, Split
+from fedsocket_flwr.datasets.corpus import Array, ClientData, Corpus, Inputs, Raw, Split
 from fedsocket_flwr.datasets.features import Progress, features
 from fedsocket_flwr.datasets.groups import column_values, group_ids
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import Interface, build_interface
 from fedsocket_flwr.datasets.partitions import task_splits
+from fedsocket_flwr.datasets.pictures import Pictures
 from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
 from fedsocket_flwr.errors import ConfigurationError, DataError
 
@@ -221,7 +222,8 @@ def _made_split(reading: _Reading, rows: Array) -> Split:
         pairs = np.stack([image_rows, text_rows], axis=1).astype(np.int64)
     elif corpus.labels is not None:
         labels = corpus.labels[rows]
-    taken = {m: np.asarray(whole[picked[m]]) for m, whole in reading.whole.items()}
+    taken = {m: np.asarray(whole[picked[m]], dtype=np.float32) for m, whole in reading.whole.items()}
+    inputs: dict[str, Inputs] = {}
     if reading.task.private_inputs == "features":
         inputs = {m: taken[m] for m in reading.held}
     else:
@@ -236,4 +238,6 @@ def _made_split(reading: _Reading, rows: Array) -> Split:
 
 
 def _take(raw: Raw, rows: Iterable[int]) -> Raw:
+    if isinstance(raw, Pictures):
+        return raw.subset(np.asarray(rows))
     return raw[np.asarray(rows)] if isinstance(raw, np.ndarray) else [raw[row] for row in rows]

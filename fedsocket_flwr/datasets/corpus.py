@@ -10,8 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsocket_flwr.datasets.pictures import Pictures, UnitPictures
+
 Array = NDArray[Any]
-Raw = Array | Sequence[str]
+Raw = Array | Pictures | Sequence[str]
+Inputs = Array | UnitPictures
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,9 @@ class Corpus:
     name, kind
         The data set's name; ``classification`` or ``retrieval``.
     raw
-        Modality -> rows. Images are ``uint8`` of shape (N, height, width); texts are a sequence of ``str``; vectors and tokens
-        are ``float32`` of shape (N, D) or (N, tokens, D). In classification the rows of all modalities are aligned.
+        Modality -> rows. Images are ``uint8`` of shape (N, height, width[, 3]), or files that are decoded when asked for (see
+        :mod:`~fedsocket_flwr.datasets.pictures`); texts are a sequence of ``str``; vectors and tokens are ``float32`` of shape
+        (N, D) or (N, tokens, D). In classification the rows of all modalities are aligned.
     labels
         Classification: ``int64`` class of each row, 0 to C - 1. Retrieval: None.
     classes
@@ -58,9 +62,9 @@ class Split:
     Attributes
     ----------
     inputs
-        Modality that the client holds -> what private models take: images ``float32`` (N, 1, height, width) in [0, 1]; texts
-        ``int64`` token ids (N, length), 0 is padding; vectors as they are. With ``private_inputs: features`` the interface
-        features.
+        Modality that the client holds -> what private models take: images ``float32`` (N, 1 or 3, height, width) in [0, 1],
+        decoded at indexing where the corpus has files; texts ``int64`` token ids (N, length), 0 is padding; vectors as they are.
+        With ``private_inputs: features`` the interface features.
     features
         Modality that the client holds and Q reads -> what Q takes: ``float32`` interface features (N, D) or (N, tokens, D).
     labels
@@ -72,7 +76,7 @@ class Split:
         the data set. Else None.
     """
 
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Inputs]
     features: Mapping[str, Array]
     labels: Array | None = None
     pairs: Array | None = None

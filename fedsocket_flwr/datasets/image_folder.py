@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array, Corpus
 from fedsocket_flwr.datasets.options import at_least, choose_options
+from fedsocket_flwr.datasets.pictures import read_picture
 from fedsocket_flwr.datasets.sources import require_real_file
 from fedsocket_flwr.datasets.table import csv_records
 from fedsocket_flwr.errors import ConfigurationError, DataError
@@ -50,7 +51,7 @@ def read_classes(path: str | None, options: Mapping[str, Any]) -> Corpus:
         if not files:
             LOG.warning("%s: the folder %s has no pictures and is no class", root, name)
             continue
-        images += [_picture(file, chosen["size"], chosen["colour"]) for file in files.values()]
+        images += [read_picture(file, chosen["size"], chosen["colour"]) for file in files.values()]
         labels += [len(classes)] * len(files)
         classes.append(name)
     _report(root, stray)
@@ -104,7 +105,7 @@ def read_captions(path: str | None, options: Mapping[str, Any]) -> Corpus:
     return Corpus(
         name="image_captions",
         kind="retrieval",
-        raw={"image": np.stack([_picture(files[name], chosen["size"], chosen["colour"]) for name in shown]), "text": texts},
+        raw={"image": np.stack([read_picture(files[name], chosen["size"], chosen["colour"]) for name in shown]), "text": texts},
         pairs=np.stack([image_of, np.arange(len(texts), dtype=np.int64)], axis=1),
         item=image_of,
     )
@@ -141,17 +142,3 @@ def _pictures(folder: Path, stray: list[str]) -> dict[str, Path]:
 def _report(root: Path, stray: list[str]) -> None:
     if stray:
         LOG.info("%s: %d files that are no pictures are passed over, such as %s", root, len(stray), min(stray))
-
-
-def _picture(file: Path, size: int, colour: bool) -> Array:
-    """Return one picture as ``uint8`` (size, size, 3) or (size, size)."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    require_real_file(file)
-    try:
-        with Image.open(file) as image:
-            upright = ImageOps.exif_transpose(image)
-            scaled = upright.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(scaled, dtype=np.uint8)
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file} is not a picture that can be read: {error}") from error

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array, Raw
-from fedsocket_flwr.datasets.inputs import unit_images
 from fedsocket_flwr.datasets.interfaces import require_images
 from fedsocket_flwr.datasets.options import at_least, choose_options
+from fedsocket_flwr.datasets.pictures import unit_images
 from fedsocket_flwr.errors import ConfigurationError
 
 # ITU-R BT.601, as in most picture libraries.

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from fedsocket_flwr.config import TaskSettings
-from fedsocket_flwr.datasets.corpus import Array, Raw
+from fedsocket_flwr.datasets.corpus import Array, Inputs, Raw
+from fedsocket_flwr.datasets.pictures import Pictures, UnitPictures, unit_images
 from fedsocket_flwr.errors import DataError
 
 PADDING, NO_WORDS, FIRST_WORD = 0, 1, 2
@@ -59,17 +60,7 @@ def token_ids(texts: Sequence[str], length: int, buckets: int) -> Array:
     return ids
 
 
-def unit_images(images: Array) -> Array:
-    """Return ``uint8`` pictures (N, H, W) or (N, H, W, 3) as ``float32`` (N, 1 or 3, H, W) in [0, 1]."""
-    if images.dtype != np.uint8 or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)):
-        raise DataError(
-            f"pictures must be uint8 of shape (N, H, W) or (N, H, W, 3), found {images.dtype} of shape {images.shape}"
-        )
-    planes = images[:, None] if images.ndim == 3 else np.moveaxis(images, 3, 1)
-    return np.ascontiguousarray(planes, dtype=np.float32) / np.float32(255)
-
-
-def private_inputs(modality: str, raw: Raw, task: TaskSettings) -> Array:
+def private_inputs(modality: str, raw: Raw, task: TaskSettings) -> Inputs:
     """Return what a private model takes of a modality.
 
     Parameters
@@ -83,10 +74,12 @@ def private_inputs(modality: str, raw: Raw, task: TaskSettings) -> Array:
 
     Returns
     -------
-    numpy.ndarray
-        Pictures: ``float32`` (N, 1 or 3, H, W) in [0, 1]. Texts: ``int64`` (N, ``text_length``), see :func:`token_ids`. Vectors
-        and tokens: ``float32`` as they are.
+    numpy.ndarray or UnitPictures
+        Pictures: ``float32`` (N, 1 or 3, H, W) in [0, 1], still not decoded if they were files. Texts: ``int64``
+        (N, ``text_length``), see :func:`token_ids`. Vectors and tokens: ``float32`` as they are.
     """
+    if isinstance(raw, Pictures):
+        return UnitPictures(raw)
     if not isinstance(raw, np.ndarray):
         return token_ids(raw, task.text_length, task.text_buckets)
     if raw.dtype == np.uint8:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedsocket_flwr.datasets.corpus import Array, Corpus, Raw
+from fedsocket_flwr.datasets.corpus import Array, Corpus
 from fedsocket_flwr.datasets.labels import class_table
 from fedsocket_flwr.datasets.options import choose_options
 from fedsocket_flwr.datasets.sources import require_real_file
 from fedsocket_flwr.errors import ConfigurationError, DataError
 
 LOG = logging.getLogger(__name__)
+Rows = Array | Sequence[str]
 LONGEST_FIELD = 10**8
 HOW_TO_GET = "give `path` a .csv or .npz file of your own"
 DEFAULTS: dict[str, Any] = {
@@ -72,11 +73,11 @@ def read(path: str | None, options: Mapping[str, Any]) -> Corpus:
     )
 
 
-def _kept(rows: Raw, kept: Array) -> Raw:
+def _kept(rows: Rows, kept: Array) -> Rows:
     return rows[kept] if isinstance(rows, np.ndarray) else [rows[row] for row in kept]
 
 
-def _from_csv(file: Path, named: Sequence[str], text: Sequence[str], header: bool) -> tuple[dict[str, Raw], dict[str, Raw]]:
+def _from_csv(file: Path, named: Sequence[str], text: Sequence[str], header: bool) -> tuple[dict[str, Rows], dict[str, Rows]]:
     records = csv_records(file)
     names = records.pop(0) if header else [str(k + 1) for k in range(len(records[0]))]
     for column in (*named, *text):
@@ -85,7 +86,7 @@ def _from_csv(file: Path, named: Sequence[str], text: Sequence[str], header: boo
     for number, record in enumerate(records, start=1):
         if len(record) != len(names):
             raise DataError(f"{file}, record {number}: {len(record)} fields, expected {len(names)}")
-    fields: dict[str, Raw] = {name: [record[names.index(name)] for record in records] for name in named}
+    fields: dict[str, Rows] = {name: [record[names.index(name)] for record in records] for name in named}
     texts = [" ".join(record[names.index(name)] for name in text) for record in records]
     empty = [number for number, found in enumerate(texts, start=1) if not found.strip()]
     if empty:
@@ -112,7 +113,7 @@ def csv_records(file: Path) -> list[list[str]]:
     return records
 
 
-def _from_arrays(file: Path, named: Sequence[str]) -> tuple[dict[str, Raw], dict[str, Raw]]:
+def _from_arrays(file: Path, named: Sequence[str]) -> tuple[dict[str, Rows], dict[str, Rows]]:
     try:
         # Opened here: numpy leaves a truncated file open.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
@@ -128,12 +129,12 @@ def _from_arrays(file: Path, named: Sequence[str]) -> tuple[dict[str, Raw], dict
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise DataError(f"{file} has arrays of different lengths: {lengths}")
-    fields: dict[str, Raw] = {named[0]: arrays[named[0]]}
+    fields: dict[str, Rows] = {named[0]: arrays[named[0]]}
     fields |= {name: [str(value) for value in arrays[name].tolist()] for name in named[1:]}
     return raw, fields
 
 
-def _modality(file: Path, name: str, array: Array) -> Raw:
+def _modality(file: Path, name: str, array: Array) -> Rows:
     if array.dtype.kind == "U":
         return [str(text) for text in array]
     if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[3] == 3)):

@@ -7,12 +7,13 @@ Legend: ``B`` batch, ``C`` classes, ``N`` rows, ``I`` images, ``T`` texts, ``E``
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedsocket_flwr.datasets.corpus import Split
+from fedsocket_flwr.datasets.corpus import Array, Inputs, Split
+from fedsocket_flwr.datasets.pictures import UnitPictures
 from fedsocket_flwr.learning import losses
 from fedsocket_flwr.learning.crossfit import cross_fitted_distillation
 from fedsocket_flwr.learning_settings import TeachingSettings
@@ -66,8 +67,8 @@ class ClassificationObjective:
     def __init__(self, task: str, split: Split, device: torch.device, smoothing: float, temperature: float) -> None:
         self.examples = split.examples
         self._task = task
-        self._inputs = _tensors(split.inputs, device)
-        self._features = _tensors(split.features, device)
+        self._inputs = _inputs(split.inputs, device)
+        self._features = {modality: _tensor(values, device) for modality, values in split.features.items()}
         self._labels = torch.as_tensor(split.labels, device=device)
         self._smoothing = smoothing
         self._temperature = temperature
@@ -123,8 +124,8 @@ class RetrievalObjective:
     def __init__(self, task: str, split: Split, device: torch.device, fusion_gate: float) -> None:
         self.examples = split.examples
         self._task = task
-        self._inputs = _tensors(split.inputs, device)
-        self._features = _tensors(split.features, device)
+        self._inputs = _inputs(split.inputs, device)
+        self._features = {modality: _tensor(values, device) for modality, values in split.features.items()}
         pairs = torch.as_tensor(split.pairs, device=device)
         self._images, self._texts = pairs[:, 0], pairs[:, 1]
         self._fusion_gate = fusion_gate
@@ -188,12 +189,29 @@ def build_objective(
     return ClassificationObjective(task, split, device, settings.label_smoothing, settings.temperature)
 
 
-def _tensors(arrays: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    # The clients of a process share the memory of a common DEV or TEST; what is mapped read-only is copied.
+class _DecodedRows:
+    """Pictures that lie in files: a batch is decoded when it is asked for."""
+
+    def __init__(self, pictures: UnitPictures, device: torch.device) -> None:
+        self._pictures, self._device = pictures, device
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(self._pictures[rows.cpu().numpy()]).to(self._device)
+
+
+def _inputs(arrays: Mapping[str, Inputs], device: torch.device) -> dict[str, Tensor | _DecodedRows]:
     return {
-        modality: torch.as_tensor(values if values.flags.writeable else values.copy(), device=device)
+        modality: _DecodedRows(values, device) if isinstance(values, UnitPictures) else _tensor(values, device)
         for modality, values in arrays.items()
     }
+
+
+def _tensor(values: Array, device: torch.device) -> Tensor:
+    # The clients of a process share the memory of a common DEV or TEST; what is mapped read-only is copied.
+    return torch.as_tensor(values if values.flags.writeable else values.copy(), device=device)
 
 
 def _frozen(model: nn.Module, outputs: Callable[[Tensor], Tensor], rows: int) -> Tensor:

@@ -9,9 +9,9 @@ from fedsocket_flwr.datasets.client_data import (
     task_classes,
     warm_features,
 )
-from fedsocket_flwr.datasets.inputs import unit_images
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.partitions import task_splits
+from fedsocket_flwr.datasets.pictures import unit_images
 from fedsocket_flwr.errors import ConfigurationError
 from tests.datasets.conftest import shipped
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsocket_flwr.datasets.inputs import hash_bucket, private_inputs, token_ids, unit_images, words
+from fedsocket_flwr.datasets.inputs import hash_bucket, private_inputs, token_ids, words
+from fedsocket_flwr.datasets.pictures import unit_images
 from fedsocket_flwr.errors import DataError
 
 
