@@ -41,11 +41,15 @@ class RunSettings(Settings):
 
 
 class InterfaceSettings(Settings):
-    """One fixed map h_m from a raw modality to Q's input; ``options`` belong to the kind (see ``datasets/interfaces.py``)."""
+    """One fixed map h_m from a raw modality to Q's input; ``options`` belong to the kind (see ``datasets/interfaces.py``).
+
+    ``storage`` is how features lie on disk: half precision takes half the space; Q reads float32 from either.
+    """
 
     kind: str
     width: Annotated[int, Field(ge=1)] = 256
     norm: Positive | None = 16.0
+    storage: Literal["float32", "float16"] = "float32"
     seed: Seed = 7
     options: FreeMapping = {}
 

@@ -2,23 +2,25 @@
 
 A file is named by what it was computed from: the interface's digest and the rows' checksum. It is written aside and renamed,
 with its length and checksum in a file beside it, so no reader ever sees part of one. One process computes while the others wait
-for its lock; the lock dies with its owner.
+for its lock; the lock dies with its owner, and the next one goes on where it was cut.
 """
 
-import contextlib
 import hashlib
-import json
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array, Corpus, Raw
+from fedsocket_flwr.datasets.growing_file import open_array, write_array
 from fedsocket_flwr.datasets.interfaces import Interface
+from fedsocket_flwr.datasets.pictures import Pictures
+from fedsocket_flwr.errors import DataError
 
 try:
     import fcntl
@@ -32,7 +34,9 @@ Progress = Callable[[str, int, int], None]
 
 
 def raw_checksum(raw: Raw) -> str:
-    """Return the SHA-256 of a modality's rows, their shape and type included."""
+    """Return the SHA-256 of a modality's rows, their shape and type included; of picture files see ``Pictures.checksum``."""
+    if isinstance(raw, Pictures):
+        return raw.checksum()
     digest = hashlib.sha256()
     if isinstance(raw, np.ndarray):
         digest.update(f"{raw.dtype.str}{raw.shape}".encode())
@@ -59,13 +63,18 @@ def features(interface: Interface, corpus: Corpus, modality: str, cache_dir: Pat
     Returns
     -------
     numpy.ndarray
-        ``float32`` (N, width) or (N, tokens, width), mapped read-only from the cache. Where the cache cannot be written
-        (read-only, full), the log has one warning and the array is in memory.
+        (N, width) or (N, tokens, width) in the interface's ``storage``, mapped read-only from the cache. Where the cache cannot
+        be written (read-only, full), the log has one warning and the array is in memory.
+
+    Raises
+    ------
+    DataError
+        The interface cannot read a row, or gives a number that ``storage`` cannot hold.
     """
     raw = corpus.raw[modality]
     what = f"{corpus.name}.{modality}"
     path = cache_dir / f"{interface.digest[:20]}-{raw_checksum(raw)[:20]}.npy"
-    found = _open(path)
+    found = open_array(path)
     if found is not None:
         return found
     try:
@@ -75,9 +84,16 @@ def features(interface: Interface, corpus: Corpus, modality: str, cache_dir: Pat
         return np.concatenate(list(_batches(what, interface, raw, progress)))
 
 
-def _batches(what: str, interface: Interface, raw: Raw, progress: Progress | None) -> Iterator[Array]:
-    for start in range(0, len(raw), BATCH):
-        yield interface(raw[start : start + BATCH])
+def _batches(what: str, interface: Interface, raw: Raw, progress: Progress | None, first: int = 0) -> Iterator[Array]:
+    """Yield the features of the rows from ``first`` on as they are stored."""
+    if first:
+        LOG.info("features of %s: %d of %d rows are there, from a computation that was cut", what, first, len(raw))
+    for start in range(first, len(raw), BATCH):
+        with np.errstate(over="ignore"):
+            batch = interface(raw[start : start + BATCH]).astype(interface.storage, copy=False)
+        if not np.isfinite(batch).all():
+            raise DataError(f"features of {what} are too large for storage {interface.storage!r}; use float32, or set norm")
+        yield batch
         if progress is not None:
             progress(what, min(start + BATCH, len(raw)), len(raw))
 
@@ -87,10 +103,12 @@ def _computed_once(path: Path, what: str, interface: Interface, raw: Raw, progre
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("a+", encoding="utf-8") as lock:
         _acquire(lock, what)
-        found = _open(path)
+        found = open_array(path)
         if found is None:
-            _write(path, _batches(what, interface, raw, progress), len(raw))
-            found = _open(path)
+            # Without locks two processes may compute the same file: each has a part of its own then.
+            mark = "" if fcntl else str(os.getpid())
+            write_array(path, len(raw), interface.storage, partial(_batches, what, interface, raw, progress), mark)
+            found = open_array(path)
     if found is None:
         raise OSError("the file that was just written does not read back")
     return found
@@ -110,44 +128,3 @@ def _acquire(lock: IO[str], what: str) -> None:
     lock.truncate()
     lock.write(f"process {os.getpid()} on {socket.gethostname()}")
     lock.flush()
-
-
-def _write(path: Path, batches: Iterator[Array], rows: int) -> None:
-    """Write the array aside, then its length and checksum, then give both their names; an incomplete file is removed.
-
-    Written by ``write``, not through a map: a full disk then is an error and not a fault of the process.
-    """
-    aside, record = path.with_suffix(f".part{os.getpid()}"), path.with_suffix(".json")
-    for stale in path.parent.glob(f"{path.stem}.part*"):
-        stale.unlink(missing_ok=True)
-    try:
-        with aside.open("wb") as file:
-            digest = hashlib.sha256()
-            for number, batch in enumerate(batches):
-                if number == 0:
-                    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, *batch.shape[1:])}
-                    np.lib.format.write_array_header_1_0(file, header)
-                data = np.ascontiguousarray(batch, dtype="<f4").tobytes()
-                digest.update(data)
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            length = file.tell()
-        os.replace(aside, path)
-        aside.write_text(json.dumps({"bytes": length, "sha256": digest.hexdigest()}), encoding="utf-8")
-        os.replace(aside, record)
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-
-
-def _open(path: Path) -> Array | None:
-    """Map a whole file, or return None where there is none or it is not what its record says."""
-    try:
-        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if path.stat().st_size != record["bytes"]:
-            return None
-        mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return mapped if hashlib.sha256(mapped.data).hexdigest() == record["sha256"] else None

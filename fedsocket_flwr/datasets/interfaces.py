@@ -19,6 +19,7 @@ import numpy as np
 from fedsocket_flwr.config import InterfaceSettings
 from fedsocket_flwr.datasets.corpus import Array, Raw
 from fedsocket_flwr.datasets.options import choose_options, unknown_name
+from fedsocket_flwr.datasets.pictures import Pictures
 from fedsocket_flwr.errors import ConfigurationError, DataError
 from fedsocket_flwr.import_paths import is_import_path, load
 from fedsocket_flwr.seeds import derive_seed
@@ -32,11 +33,13 @@ VERSION = 1
 class Interface(Protocol):
     """A fixed map from raw rows to Q's input.
 
-    ``width`` is the size of the last axis; ``digest`` names everything that its output depends on but the rows.
+    ``width`` is the size of the last axis; ``digest`` names everything that its output depends on but the rows; ``storage`` is
+    the type in which the output is kept on disk.
     """
 
     width: int
     digest: str
+    storage: str
 
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` features (N, width) or (N, tokens, width)."""
@@ -98,6 +101,7 @@ class Precomputed:
 
     def __init__(self, settings: InterfaceSettings) -> None:
         self.width = settings.width
+        self.storage: str = settings.storage
         self.digest = _digest(settings, "")
 
     def __call__(self, raw: Raw) -> Array:
@@ -114,6 +118,7 @@ class Projected:
 
     def __init__(self, settings: InterfaceSettings, extractor: Extractor) -> None:
         self.width = settings.width
+        self.storage: str = settings.storage
         self.digest = _digest(settings, extractor.content)
         self._settings, self._extractor = settings, extractor
 
@@ -167,7 +172,9 @@ def to_norm(vectors: Array, norm: float) -> Array:
 
 
 def require_images(kind: str, raw: Raw) -> Array:
-    """Return the rows if they are pictures (``uint8``, grey or RGB), else raise :class:`ConfigurationError`."""
+    """Return the rows, decoded, if they are pictures (``uint8``, grey or RGB), else raise :class:`ConfigurationError`."""
+    if isinstance(raw, Pictures):
+        return raw[:]
     if isinstance(raw, np.ndarray) and raw.dtype == np.uint8 and (raw.ndim == 3 or (raw.ndim == 4 and raw.shape[3] == 3)):
         return raw
     raise ConfigurationError(f"interface {kind!r} takes pictures (uint8), found {_described(raw)}")
@@ -175,7 +182,7 @@ def require_images(kind: str, raw: Raw) -> Array:
 
 def require_texts(kind: str, raw: Raw) -> list[str]:
     """Return the rows if they are texts, else raise :class:`ConfigurationError`."""
-    if not isinstance(raw, np.ndarray) and all(isinstance(text, str) for text in raw):
+    if not isinstance(raw, np.ndarray | Pictures) and all(isinstance(text, str) for text in raw):
         return list(raw)
     raise ConfigurationError(f"interface {kind!r} takes texts, found {_described(raw)}")
 

@@ -19,8 +19,8 @@ ROWS = 600
 class Counting:
     """An interface that counts its calls and doubles its rows."""
 
-    def __init__(self, digest="d" * 64):
-        self.width, self.digest, self.calls = 2, digest, 0
+    def __init__(self, digest="d" * 64, storage="float32"):
+        self.width, self.digest, self.storage, self.calls = 2, digest, storage, 0
 
     def __call__(self, raw):
         self.calls += 1
@@ -70,6 +70,97 @@ def test_tokens_keep_their_axis(tmp_path):
     rows = np.ones((5, 4), np.float32)
     found = features(Tokens(), Corpus("c", "classification", {"audio": rows}), "audio", tmp_path)
     assert found.shape == (5, 4, 3)
+
+
+def test_half_precision(corpus, tmp_path):
+    found = features(Counting(storage="float16"), corpus, "audio", tmp_path)
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, EXPECTED)
+    (tmp_path / "in the way").write_text("", encoding="utf-8")
+    in_memory = features(Counting(storage="float16"), corpus, "audio", tmp_path / "in the way")
+    assert in_memory.dtype == np.float16
+    np.testing.assert_array_equal(in_memory, EXPECTED)
+
+
+def test_a_number_that_half_precision_cannot_hold(corpus, tmp_path):
+    large = Corpus("made", "classification", {"audio": corpus.raw["audio"] + 40_000}, corpus.labels, ("a",))
+    with pytest.raises(DataError, match="audio are too large for storage 'float16'"):
+        features(Counting(storage="float16"), large, "audio", tmp_path)
+
+
+class CutAt:
+    """Ends the process's work, in the middle of a batch, as a signal would."""
+
+    def __init__(self, calls):
+        self.inner, self.left = Counting(), calls
+        self.width, self.digest, self.storage = self.inner.width, self.inner.digest, self.inner.storage
+
+    def __call__(self, raw):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return self.inner(raw)
+
+
+def cut(corpus, folder, batches):
+    with pytest.raises(KeyboardInterrupt):
+        features(CutAt(batches), corpus, "audio", folder)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_goes_on_after_a_cut(batches, corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    cut(corpus, tmp_path, batches)
+    assert not list(tmp_path.glob("*.npy"))
+    interface, told = Counting(), []
+    found = features(interface, corpus, "audio", tmp_path, lambda *what: told.append(what))
+    assert interface.calls == 3 - batches
+    assert told[-1] == ("made.audio", 600, 600)
+    assert len(told) == 3 - batches
+    assert (f"{256 * batches} of 600 rows are there" in caplog.text) == (batches > 0)
+    np.testing.assert_array_equal(found, EXPECTED)
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".lock", ".npy"]
+
+
+def flip(file, place):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"),
+    [
+        (lambda part, journal: flip(part, -1), 2),
+        (lambda part, journal: flip(part, 200), 3),
+        (lambda part, journal: flip(part, 10), 3),
+        (lambda part, journal: part.write_bytes(part.read_bytes()[:-1]), 2),
+        (lambda part, journal: part.write_bytes(part.read_bytes() + b"half a batch"), 1),
+        (lambda part, journal: part.unlink(), 3),
+        (lambda part, journal: journal.unlink(), 3),
+        (lambda part, journal: journal.write_bytes(journal.read_bytes()[:-9]), 2),
+        (lambda part, journal: journal.write_bytes(b"{}\n[]\n"), 3),
+        (lambda part, journal: journal.write_bytes(journal.read_bytes() + b'{"rows": 600, "end": 9e18, "sha256": ""}'), 1),
+    ],
+)
+def test_what_a_cut_left_is_believed_only_as_far_as_its_checksums(damage, again, corpus, tmp_path):
+    cut(corpus, tmp_path, 2)
+    (part,), (journal,) = tmp_path.glob("*.part"), tmp_path.glob("*.part-journal")
+    damage(part, journal)
+    interface = Counting()
+    np.testing.assert_array_equal(features(interface, corpus, "audio", tmp_path), EXPECTED)
+    assert interface.calls == again
+    second = Counting()
+    np.testing.assert_array_equal(features(second, corpus, "audio", tmp_path), EXPECTED)
+    assert second.calls == 0
+
+
+def test_cut_twice(corpus, tmp_path):
+    cut(corpus, tmp_path, 1)
+    cut(corpus, tmp_path, 1)
+    interface = Counting()
+    np.testing.assert_array_equal(features(interface, corpus, "audio", tmp_path), EXPECTED)
+    assert interface.calls == 1
 
 
 @pytest.mark.parametrize(
@@ -154,7 +245,8 @@ from tests.datasets.test_features import Counting, EXPECTED, made_corpus
 class Slow(Counting):
     def __call__(self, raw):
         print("computes", flush=True)
-        time.sleep(float(sys.argv[2]))
+        # The first batch takes no time, so that a killed process leaves something.
+        time.sleep(float(sys.argv[2]) if self.calls else 0)
         return super().__call__(raw)
 
 logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
@@ -170,7 +262,7 @@ def start(folder, seconds):
 
 def test_one_of_several_processes_computes_and_a_killed_one_is_followed(tmp_path):
     first = start(tmp_path, 60)
-    assert first.stdout.readline() == "computes\n"
+    assert [first.stdout.readline() for _ in range(2)] == ["computes\n"] * 2
     others = [start(tmp_path, 0.05) for _ in range(3)]
     # Every other one says on whom it waits.
     lines = [worker.stdout.readline() for worker in others]
@@ -183,7 +275,8 @@ def test_one_of_several_processes_computes_and_a_killed_one_is_followed(tmp_path
     outputs = [worker.communicate(timeout=60)[0] for worker in others]
     assert time.monotonic() - began < 20
     assert all(worker.returncode == 0 for worker in others)
-    assert sum("computes" in output for output in outputs) == 1
+    # One of them takes over, and computes only what the killed one had not.
+    assert sorted(output.count("computes") for output in outputs) == [0, 0, 2]
     assert all(output.endswith("done\n") for output in outputs)
     assert not list(tmp_path.glob("*.part*"))
     record = json.loads(next(tmp_path.glob("*.json")).read_text(encoding="utf-8"))
