@@ -5,9 +5,9 @@ what is sent to the participant and which part of its answer counts.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,20 @@ Access = Literal["exchanged", "read", "written"]
 OWNER_KINDS = ("task", "class_rows", "modality", "modality_set", "participant", "everyone")
 ACCESSES = ("exchanged", "read", "written")
 SERVER = "server"
+LARGEST_COUNT = 2**40
+"""No participant holds more examples than that; one that says so weighs a mean with a number that it made up."""
+
+
+class Shaped(Protocol):
+    """What :meth:`Contract.of` looks at: an array of numpy's or one of Flower's."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the elements, or its name."""
 
 
 @dataclass(frozen=True, order=True)
@@ -61,6 +75,8 @@ class Membership:
     def __post_init__(self) -> None:
         if self.examples < 0 or any(count < 0 for count in self.class_counts):
             raise ContractError(f"client {self.client!r} declares negative counts: {self.examples}, {self.class_counts}")
+        if max(self.examples, *self.class_counts, 0) > LARGEST_COUNT:
+            raise ContractError(f"client {self.client!r} declares absurd counts: {self.examples}, {self.class_counts}")
         if len(set(self.modalities)) != len(self.modalities):
             raise ContractError(f"client {self.client!r} declares a modality twice: {self.modalities}")
 
@@ -168,6 +184,16 @@ class Contract:
             names = [block.name for block in self.blocks]
             raise ContractError(f"blocks declared twice: {sorted({n for n in names if names.count(n) > 1})}")
         object.__setattr__(self, "_by_name", by_name)
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Shaped], owner_of: Callable[[str], Owner]) -> "Contract":
+        """Return a contract in which every named array is a block, exchanged with all clients of the owner of its name.
+
+        ``arrays`` is a dictionary of numpy arrays, or Flower's ``ArrayRecord``, as it is made of a PyTorch ``state_dict``.
+        """
+        return cls(
+            tuple(Block(name, tuple(array.shape), np.dtype(array.dtype).name, owner_of(name)) for name, array in arrays.items())
+        )
 
     def __getitem__(self, name: str) -> Block:
         """Return the block of that name."""

@@ -1,8 +1,10 @@
 import json
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +37,7 @@ MEMBERSHIPS = st.builds(
     client=NAMES,
     task=NAMES,
     modalities=st.lists(NAMES, max_size=3, unique=True).map(tuple),
-    examples=st.integers(0, 2**70),
+    examples=st.integers(0, 2**40),
     class_counts=st.lists(st.integers(0, 10**6), max_size=4).map(tuple),
 )
 
@@ -46,6 +48,25 @@ def names(blocks: tuple[Block, ...]) -> list[str]:
 
 def block(name: str, *, shape: tuple[int, ...] = (2,), owner: Owner = EVERYONE, dtype: str = "float32", **more: object) -> Block:
     return Block(name, shape, dtype, owner, **more)  # type: ignore[arg-type]
+
+
+class TestOf:
+    ARRAYS: ClassVar = {"head": np.zeros((3, 2), np.float32), "count": np.zeros((), np.int64)}
+    OWNERS: ClassVar = {"head": Owner("class_rows", "digits"), "count": EVERYONE}
+    EXPECTED = Contract(
+        (Block("head", (3, 2), "float32", Owner("class_rows", "digits")), Block("count", (), "int64", Owner("everyone")))
+    )
+
+    def test_numpy_arrays(self) -> None:
+        assert Contract.of(self.ARRAYS, self.OWNERS.__getitem__) == self.EXPECTED
+
+    def test_flowers_record(self) -> None:
+        record = ArrayRecord({name: Array(array) for name, array in self.ARRAYS.items()})
+        assert Contract.of(record, self.OWNERS.__getitem__) == self.EXPECTED
+
+    def test_an_owner_that_does_not_suit_is_refused(self) -> None:
+        with pytest.raises(ContractError, match="'count' is owned by class rows and must have a first axis"):
+            Contract.of(self.ARRAYS, lambda name: Owner("class_rows", "digits"))
 
 
 class TestJson:
