@@ -35,9 +35,9 @@ class Backbone:
     """Pooled features of a frozen network.
 
     Options: ``library`` (``torchvision`` or ``timm``), ``model`` (its name there); ``weights``: ``default`` (the library's, from
-    its cache or the network) or ``hf:owner/name`` for what Hugging Face's cache already holds; or instead ``file``, a
-    ``.safetensors`` file or a ``state_dict`` saved by torch; ``size`` of the picture (224), ``mean`` and ``std`` per colour
-    (ImageNet's).
+    its cache or the network), a name of torchvision's such as ``IMAGENET1K_V1``, or ``hf:owner/name`` for what Hugging Face's
+    cache already holds; or instead ``file``, a ``.safetensors`` file or a ``state_dict`` saved by torch; ``size`` of the picture
+    (224), ``mean`` and ``std`` per colour (ImageNet's).
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def build_network(
     library, model
         Where the network is from and what it is called there.
     weights
-        ``default`` or ``hf:owner/name``.
+        ``default``, a name of torchvision's for weights of this model, or ``hf:owner/name``.
     file
         A file of weights that takes the place of ``weights``, or nothing.
     renamed
@@ -129,16 +129,12 @@ def build_network(
     """
     import torch
 
-    if weights != DEFAULT and not weights.startswith(CACHED):
-        raise ConfigurationError(
-            f"option 'weights' of interface 'backbone' must be {DEFAULT!r} or hf:owner/name, found {weights!r}"
-        )
-    path = Path(file) if file else cached_file(weights.removeprefix(CACHED)) if weights != DEFAULT else None
+    path = Path(file) if file else cached_file(weights.removeprefix(CACHED)) if weights.startswith(CACHED) else None
     build = _from_torchvision if library == "torchvision" else _from_timm
     try:
         # A new network draws its weights from torch's global generator: leave that as it was.
         with torch.random.fork_rng(devices=[]):
-            network = build(model, path is None)
+            network = build(model, weights if path is None else None)
     except ImportError as error:
         raise ConfigurationError(
             f"interface 'backbone' needs {library}: {error}; `pip install {library}` (extra `vision`)"
@@ -148,36 +144,44 @@ def build_network(
     return network.eval().requires_grad_(False)
 
 
-def _from_torchvision(model: str, pretrained: bool) -> "torch.nn.Module":
+def _from_torchvision(model: str, weights: str | None) -> "torch.nn.Module":
     import torch
     from torchvision import models
 
     if model not in models.list_models():
         raise unknown_name("torchvision model", model, models.list_models())
+    names = [DEFAULT, *models.get_model_weights(model).__members__]
+    if weights is not None and weights not in names:
+        raise unknown_name(f"weights of torchvision's {model} (or hf:owner/name)", weights, names)
     try:
-        network: torch.nn.Module = models.get_model(model, weights="DEFAULT" if pretrained else None)
+        chosen = "DEFAULT" if weights == DEFAULT else weights
+        network: torch.nn.Module = models.get_model(model, weights=chosen)
     except (OSError, RuntimeError) as error:
-        raise _no_default(f"torchvision {model}", error) from error
+        raise _not_to_be_had(f"torchvision {model}", error) from error
     for head in HEADS:
         if hasattr(network, head):
             setattr(network, head, torch.nn.Identity())
     return network
 
 
-def _from_timm(model: str, pretrained: bool) -> "torch.nn.Module":
+def _from_timm(model: str, weights: str | None) -> "torch.nn.Module":
     import timm
     import torch
 
     if not timm.is_model(model):
         raise unknown_name("timm model", model, timm.list_models())
+    if weights not in (None, DEFAULT):
+        raise ConfigurationError(
+            f"option 'weights' of interface 'backbone' must be {DEFAULT!r} or hf:owner/name for timm, found {weights!r}"
+        )
     try:
-        network: torch.nn.Module = timm.create_model(model, pretrained=pretrained, num_classes=0)
+        network: torch.nn.Module = timm.create_model(model, pretrained=weights is not None, num_classes=0)
     except (OSError, RuntimeError) as error:
-        raise _no_default(f"timm {model}", error) from error
+        raise _not_to_be_had(f"timm {model}", error) from error
     return network
 
 
-def _no_default(what: str, error: Exception) -> DataError:
+def _not_to_be_had(what: str, error: Exception) -> DataError:
     return DataError(
         f"the library's weights of {what} are neither cached nor to be had ({error}); give options.file, or weights: "
         "hf:owner/name, or choose another interface"

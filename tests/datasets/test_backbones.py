@@ -109,7 +109,16 @@ def test_weights_of_another_architecture(weights, tmp_path):
     ("options", "error", "message"),
     [
         ({"model": "resnet19", "file": ""}, ConfigurationError, "unknown torchvision model 'resnet19'; the nearest is 'resnet1"),
-        ({"file": "", "weights": "best"}, ConfigurationError, "must be 'default' or hf:owner/name, found 'best'"),
+        (
+            {"file": "", "weights": "IMAGENET1K_V2"},
+            ConfigurationError,
+            r"torchvision's shufflenet_v2_x0_5 \(or hf:owner/name\) 'IMAGENET1K_V2'; the nearest is 'IMAGENET1K_V1'",
+        ),
+        (
+            {"file": "", "weights": "best", "library": "timm", "model": "resnet10t"},
+            ConfigurationError,
+            "must be 'default' or hf:owner/name for timm, found 'best'",
+        ),
         ({"file": "", "weights": "hf:no such name"}, ConfigurationError, "not the name of a repository"),
         ({"file": "absent.pt"}, DataError, "absent.pt: No such file"),
         ({"std": [0.2, 0.2]}, ConfigurationError, "three numbers each"),
@@ -118,6 +127,47 @@ def test_weights_of_another_architecture(weights, tmp_path):
 def test_wrong_options(options, error, message, weights):
     with pytest.raises(error, match=message):
         backbone(**({"file": weights} | options))
+
+
+def test_torchvisions_weights_by_name(weights, tmp_path, monkeypatch):
+    """As torchvision's own cache holds them after a download; without network the message says what else there is."""
+    from torchvision import models
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    published = models.get_model_weights(MODEL)["IMAGENET1K_V1"]
+    (tmp_path / "checkpoints").mkdir()
+    cached = tmp_path / "checkpoints" / published.url.rsplit("/", 1)[1]
+    cached.write_bytes(weights.read_bytes())
+    expected = backbone(weights)(pictures)
+    for name in ("IMAGENET1K_V1", "default"):
+        np.testing.assert_array_equal(backbone("", weights=name)(pictures), expected)
+    cached.unlink()
+
+    def no_network(*arguments, **keywords):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    with pytest.raises(DataError, match=r"neither cached nor to be had \(no route to host\); give options.file"):
+        backbone("", weights="IMAGENET1K_V1")
+
+
+def test_a_picture_is_scaled_and_normalised(weights, monkeypatch):
+    """White is 1: what the network is given of it is (1 - mean) / std, per colour."""
+    network, seen = backbone(weights, size=4, mean=[0.1, 0.2, 0.3], std=[0.5, 0.25, 1]), []
+    monkeypatch.setattr(network._network._network, "forward", lambda given: seen.append(given) or given.mean((2, 3)))
+    found = network(np.full((1, 2, 2, 3), 255, np.uint8))
+    np.testing.assert_allclose(found, [[1.8, 3.2, 0.7]], rtol=1e-5)
+    assert seen[0].shape == (1, 3, 4, 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_what_the_cpu_gives(weights, monkeypatch):
+    pictures = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    found = backbone(weights)(pictures)
+    np.testing.assert_array_equal(backbone(weights)(pictures), found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    np.testing.assert_allclose(backbone(weights)(pictures), found, rtol=1e-3, atol=1e-4)
 
 
 def test_hugging_faces_cache(weights, tmp_path):
