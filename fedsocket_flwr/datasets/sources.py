@@ -9,8 +9,17 @@ from pathlib import Path
 from fedsocket_flwr.errors import DataError
 
 
-def distribution_files(distribution: str, suffix: str, how_to_get: str) -> list[Path]:
+def distribution_files(distribution: str, suffix: str, how_to_get: str, fetched: Path | None = None) -> list[Path]:
     """Return the installed files of a distribution whose path ends with ``suffix``, sorted.
+
+    Parameters
+    ----------
+    distribution, suffix
+        Whose files, and how their paths end.
+    how_to_get
+        What a user does to have them, for the message.
+    fetched
+        A folder that may hold the distribution where it is not installed.
 
     Raises
     ------
@@ -20,7 +29,10 @@ def distribution_files(distribution: str, suffix: str, how_to_get: str) -> list[
     try:
         listed = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise DataError(f"the data come with {distribution!r}, which is not installed; {how_to_get}") from error
+        aside = importlib.metadata.distributions(name=distribution, path=[str(fetched)]) if fetched else ()
+        listed = [file for found in aside for file in found.files or []]
+        if not listed:
+            raise DataError(f"the data come with {distribution!r}, which is not installed; {how_to_get}") from error
     found = sorted(Path(str(file.locate())) for file in listed if str(file).endswith(suffix))
     if not found:
         raise DataError(f"the installed {distribution!r} has no file that ends with {suffix!r}; {how_to_get}")

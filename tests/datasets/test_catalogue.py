@@ -18,7 +18,11 @@ def test_rows_of_the_catalogue_are_true(make_task):
     for name, row in CATALOGUE.items():
         if row.needs_path:
             continue
-        corpus = catalogue.resolve(row.reader)(None, {})
+        try:
+            corpus = catalogue.resolve(row.reader)(None, {})
+        except DataError:
+            assert row.packages, name
+            continue
         assert (corpus.name, corpus.kind, tuple(sorted(corpus.raw))) == (name, row.kind, row.modalities)
         assert row.classes is None or row.classes == corpus.classes
 
