@@ -7,25 +7,17 @@ for its lock; the lock dies with its owner, and the next one goes on where it wa
 
 import hashlib
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array, Corpus, Raw
-from fedsocket_flwr.datasets.growing_file import open_array, write_array
+from fedsocket_flwr.datasets.growing_file import open_array, write_array, written_by_one
 from fedsocket_flwr.datasets.interfaces import Interface
 from fedsocket_flwr.datasets.pictures import Pictures
 from fedsocket_flwr.errors import DataError
-
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: two processes may compute the same file, and the later rename wins
-    fcntl = None  # type: ignore[assignment]
 
 LOG = logging.getLogger(__name__)
 BATCH = 256
@@ -100,31 +92,11 @@ def _batches(what: str, interface: Interface, raw: Raw, progress: Progress | Non
 
 def _computed_once(path: Path, what: str, interface: Interface, raw: Raw, progress: Progress | None) -> Array:
     """Compute the file under its lock, unless another process did so meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("a+", encoding="utf-8") as lock:
-        _acquire(lock, what)
+    with written_by_one(path, f"features of {what}"):
         found = open_array(path)
         if found is None:
-            # Without locks two processes may compute the same file: each has a part of its own then.
-            mark = "" if fcntl else str(os.getpid())
-            write_array(path, len(raw), interface.storage, partial(_batches, what, interface, raw, progress), mark)
+            write_array(path, len(raw), interface.storage, partial(_batches, what, interface, raw, progress))
             found = open_array(path)
     if found is None:
         raise OSError("the file that was just written does not read back")
     return found
-
-
-def _acquire(lock: IO[str], what: str) -> None:
-    """Take the lock and sign it; while another process holds it, say which one and wait. The kernel frees a dead owner's lock."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        LOG.warning("waiting for the features of %s, which %s computes", what, lock.read().strip() or "another process")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    lock.seek(0)
-    lock.truncate()
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-    lock.flush()

