@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsocket_flwr.datasets.captions import match_captions, pairs_of
 from fedsocket_flwr.datasets.corpus import Array, Corpus
 from fedsocket_flwr.datasets.options import at_least, choose_options
 from fedsocket_flwr.datasets.pictures import read_picture
@@ -47,7 +48,7 @@ def read_classes(path: str | None, options: Mapping[str, Any]) -> Corpus:
     labels: list[int] = []
     classes: list[str] = []
     for name in sorted(folders):
-        files = _pictures(folders[name], stray)
+        files = picture_files(folders[name], stray)
         if not files:
             LOG.warning("%s: the folder %s has no pictures and is no class", root, name)
             continue
@@ -80,34 +81,24 @@ def read_captions(path: str | None, options: Mapping[str, Any]) -> Corpus:
     if "file" not in names or "caption" not in names:
         raise DataError(f"{table} must have the columns file and caption, found {', '.join(names)}")
     stray: list[str] = []
-    files = _pictures(root, stray)
-    captions: dict[str, list[str]] = {}
-    absent = []
+    files = picture_files(root, stray)
+    said = []
     for number, record in enumerate(records, start=1):
         if len(record) != len(names):
             raise DataError(f"{table}, record {number}: {len(record)} fields, expected {len(names)}")
-        name = composed(record[names.index("file")])
-        if name in files:
-            captions.setdefault(name, []).append(record[names.index("caption")])
-        else:
-            absent.append(name)
+        said.append((composed(record[names.index("file")]), record[names.index("caption")]))
     _report(root, [name for name in stray if composed(name) != composed(table.name)])
-    if absent:
-        LOG.warning("%s: %d captions are of pictures that are not there, the first is %s", table, len(absent), absent[0])
-    bare = sorted(set(files) - set(captions))
-    if bare:
-        LOG.warning("%s: %d pictures have no caption and are left out, the first is %s", root, len(bare), bare[0])
-    if not captions:
-        raise DataError(f"{table}: no caption has its picture in {root}")
-    shown = sorted(captions)
-    texts = [caption for name in shown for caption in captions[name]]
-    image_of = np.repeat(np.arange(len(shown), dtype=np.int64), [len(captions[name]) for name in shown])
+    captions = match_captions(table, root, files, said)
+    texts, pairs = pairs_of(captions)
     return Corpus(
         name="image_captions",
         kind="retrieval",
-        raw={"image": np.stack([read_picture(files[name], chosen["size"], chosen["colour"]) for name in shown]), "text": texts},
-        pairs=np.stack([image_of, np.arange(len(texts), dtype=np.int64)], axis=1),
-        item=image_of,
+        raw={
+            "image": np.stack([read_picture(files[name], chosen["size"], chosen["colour"]) for name in captions]),
+            "text": texts,
+        },
+        pairs=pairs,
+        item=pairs[:, 0],
     )
 
 
@@ -125,7 +116,7 @@ def _folder(name: str, path: str | None) -> Path:
     return Path(path)
 
 
-def _pictures(folder: Path, stray: list[str]) -> dict[str, Path]:
+def picture_files(folder: Path, stray: list[str]) -> dict[str, Path]:
     """Return the pictures of a folder by composed name, in sorted order, and add what else lies there to ``stray``."""
     files: dict[str, Path] = {}
     for entry in folder.iterdir():

@@ -59,8 +59,8 @@ ARRAYS: AllowList = {
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, allowed: AllowList) -> None:
-        super().__init__(file)
+    def __init__(self, file: io.BytesIO, allowed: AllowList, encoding: str) -> None:
+        super().__init__(file, encoding=encoding)
         self._allowed = allowed
 
     def find_class(self, module: str, name: str) -> Any:
@@ -70,7 +70,7 @@ class _Reader(pickle.Unpickler):
         return self._allowed[module, name]
 
 
-def read_pickle(path: Path, content: bytes, allowed: AllowList = ARRAYS) -> Any:
+def read_pickle(path: Path, content: bytes, allowed: AllowList = ARRAYS, encoding: str = "ASCII") -> Any:
     """Return what a pickle holds, if it names nothing but what is allowed.
 
     Parameters
@@ -81,6 +81,8 @@ def read_pickle(path: Path, content: bytes, allowed: AllowList = ARRAYS) -> Any:
         The pickle.
     allowed
         The names that it may use; by default those of numpy arrays and numbers.
+    encoding
+        What Python 2's strings become: text in this encoding, or ``bytes``.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def read_pickle(path: Path, content: bytes, allowed: AllowList = ARRAYS) -> Any:
         It names something else, or is damaged.
     """
     try:
-        return _Reader(io.BytesIO(content), allowed).load()
+        return _Reader(io.BytesIO(content), allowed, encoding).load()
     except Exception as error:  # a damaged pickle fails in as many ways as there are types
         why = str(error) or type(error).__name__
         raise DataError(f"{path} ({len(content)} bytes) was not read as a pickle of data: {why}") from error

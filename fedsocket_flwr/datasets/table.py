@@ -96,10 +96,16 @@ def _from_csv(file: Path, named: Sequence[str], text: Sequence[str], header: boo
 
 def csv_records(file: Path) -> list[list[str]]:
     """Return the records of a CSV file in UTF-8, every field as text; blank lines are no records."""
+    return [record for _, record in numbered_records(file)]
+
+
+def numbered_records(file: Path) -> list[tuple[int, list[str]]]:
+    """Return the records of :func:`csv_records`, each with the number of its last line, which a quoted field may break."""
     limit = csv.field_size_limit(LONGEST_FIELD)
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            records = [record for record in csv.reader(lines, strict=True) if record]
+            reader = csv.reader(lines, strict=True)
+            records = [(reader.line_num, record) for record in reader if record]
     except UnicodeDecodeError as error:
         raise DataError(
             f"{file} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}; save it as UTF-8"
