@@ -232,6 +232,10 @@ class Configuration(Settings):
             for key in dict.fromkeys(modality_key(task.held_by(client)) for client in task.clients):
                 if key not in self.training.private:
                     raise ValueError(f"tasks.{name} needs training.private.{key}, found only {sorted(self.training.private)}")
+        if (self.participation.minimum_clients or 0) > len(names):
+            raise ValueError(
+                f"participation.minimum_clients: {self.participation.minimum_clients}, but there are {len(names)} clients"
+            )
         isolated = () if self.exchange.isolated == "all" else self.exchange.isolated
         for section, tasks in (("exchange.isolated", isolated), ("participation.tasks", self.participation.tasks)):
             unknown = sorted(set(tasks) - set(self.tasks))

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def merging_rules(config: Configuration) -> dict[str, Any]:
     """Return the settings of ``merging``, as :class:`~fedsocket_flwr.strategies.task_owned.TaskOwnedStrategy` takes them."""
-    return {"residual": config.merging.residual, "modality": config.merging.modality}
+    merging = config.merging
+    return {"residual": merging.residual, "modality": merging.modality, "task_mean": merging.task_mean, "trim": merging.trim}
 
 
 def same_task_rules(config: Configuration) -> dict[str, Any]:
@@ -35,6 +36,8 @@ def same_task_rules(config: Configuration) -> dict[str, Any]:
     return {
         "stabiliser": merging.stabiliser,
         "gate_class_rows": merging.gate_class_rows,
+        "task_mean": merging.task_mean,
+        "trim": merging.trim,
         "betas": config.evaluation.betas,
         "choose_beta": choose_beta,
     }
@@ -178,6 +181,9 @@ def build_server_side(config: Configuration, run: str, roster: Roster) -> Server
         task_shares=config.participation.tasks,
         expected_clients=[client.name for _, client in config.clients()],
         registration_seconds=config.participation.registration_seconds,
+        minimum_clients=config.participation.minimum_clients,
+        largest_answer=config.participation.largest_answer,
+        norm_bound=config.merging.norm_bound,
     )
     return ServerSide(strategy, initial, probe)
 

@@ -108,8 +108,8 @@ def _communication(summary: Mapping[str, Any], tables: Mapping[str, Table]) -> I
     done = summary["rounds_done"]
     always = sum(count == done for count in merged)
     yield f"In {done} rounds {sum(merged)} updates were merged; {always} of {len(merged)} clients took part in every round.\n"
-    if tables["refused"].rows:
-        yield "Updates that were refused:\n"
-        yield to_markdown(tables["refused"])
+    if tables["incidents"].rows:
+        yield "What did not go as planned:\n"
+        yield to_markdown(tables["incidents"])
     else:
-        yield "No update was refused.\n"
+        yield "Every client was there and answered, and no update was refused or shortened.\n"

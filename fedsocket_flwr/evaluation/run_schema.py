@@ -54,6 +54,8 @@ class RowForm(_Part):
     answered: list[str] = []
     refused: dict[str, str] = {}
     missing: list[str] = []
+    absent: list[str] = []
+    clipped: dict[str, float] = {}
     bytes: dict[str, Count] = {}
     clients: dict[str, Metrics] = {}
     strategy: Metrics = {}

@@ -31,7 +31,7 @@ def run_tables(run: RunRecord, summary: Mapping[str, Any]) -> dict[str, Table]:
         "communication": _communication_table(summary),
         "interfaces": _interface_table(run),
         "settings": _settings_table(run),
-        "refused": _refused_table(summary),
+        "incidents": _incidents_table(summary),
     }
 
 
@@ -185,6 +185,6 @@ def _brief(value: Any) -> str:
     return value if isinstance(value, str) else dump_json(value)
 
 
-def _refused_table(summary: Mapping[str, Any]) -> Table:
-    rows = tuple((entry["round"], entry["client"], str(entry["reason"])) for entry in summary["refused"])
-    return Table((Column("Round", "integer"), Column("Client"), Column("Reason")), rows)
+def _incidents_table(summary: Mapping[str, Any]) -> Table:
+    rows = tuple((entry["client"], entry["what"], entry["rounds"]) for entry in summary["incidents"])
+    return Table((Column("Client"), Column("What happened"), Column("Rounds")), rows)

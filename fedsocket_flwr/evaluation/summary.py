@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from fedsocket_flwr.evaluation.groups import group_results
+from fedsocket_flwr.evaluation.incidents import incidents
 from fedsocket_flwr.evaluation.run_folder import Record, RunRecord
 from fedsocket_flwr.metric_names import ENDPOINTS
 
@@ -34,6 +35,7 @@ def summarise(run: RunRecord) -> dict[str, Any]:
         "clients": {} if run.test is None else dict(run.test),
         "participation": participation(run),
         "refused": refused(run),
+        "incidents": incidents(run.rows),
         "notes": list(run.notes),
     }
     measured = list(run.dev())

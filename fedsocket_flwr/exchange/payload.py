@@ -5,12 +5,12 @@ MetricRecord, with the names, order and shapes of the broadcast's own blocks, as
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MetricRecord, RecordDict
 
 from fedsocket_flwr.errors import ContractError
 from fedsocket_flwr.exchange.contract import SERVER, Block, Blocks, Broadcast, Membership, Refusal, Update
@@ -23,6 +23,9 @@ CLASS_COUNTS = "class-counts"
 COUNTS = "counts/"
 """Prefix of further lists of counts among the metrics."""
 COUNT_BYTES = 8
+OWN_SETTINGS = ("run", "round", "phase", "base-version", "settings")
+FRAME_BYTES = 2**20
+"""What an answer may weigh beyond its blocks: metrics, counts, and the headers of arrays."""
 
 
 def serialise(blocks: Blocks) -> dict[str, FlowerArray]:
@@ -40,8 +43,30 @@ def read_array_record(record: ArrayRecord) -> dict[str, Any]:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def write_broadcast(broadcast: Broadcast, serialised: Mapping[str, Mapping[str, FlowerArray]]) -> RecordDict:
-    """Return a broadcast as records. ``serialised`` holds the blocks of every source, as :func:`serialise` made them."""
+def write_broadcast(
+    broadcast: Broadcast,
+    serialised: Mapping[str, Mapping[str, FlowerArray]],
+    more: Mapping[str, ConfigRecordValues] | None = None,
+) -> RecordDict:
+    """Return a broadcast as records.
+
+    Parameters
+    ----------
+    broadcast
+        What is said beside the blocks.
+    serialised
+        The blocks of every source, as :func:`serialise` made them.
+    more
+        Further settings of the round, which Flower's client-side mods read (a clipping norm).
+
+    Raises
+    ------
+    ContractError
+        One of ``more`` has the name of a setting of the broadcast itself.
+    """
+    taken = sorted(set(more or {}) & set(OWN_SETTINGS))
+    if taken:
+        raise ContractError(f"the round's configuration may not set {', '.join(taken)}, which every broadcast says itself")
     content = RecordDict(
         {
             CONFIG: ConfigRecord(
@@ -51,6 +76,7 @@ def write_broadcast(broadcast: Broadcast, serialised: Mapping[str, Mapping[str, 
                     "phase": broadcast.phase,
                     "base-version": broadcast.base_version,
                     "settings": json.dumps(dict(broadcast.settings), ensure_ascii=False),
+                    **(more or {}),
                 }
             )
         }
@@ -100,7 +126,12 @@ def write_update(update: Update, failure: str = "") -> RecordDict:
 
 
 def read_update(
-    message: Message, membership: Membership, round_: int, expected: Iterable[Block], writable: frozenset[str]
+    message: Message,
+    membership: Membership,
+    round_: int,
+    expected: Sequence[Block],
+    writable: frozenset[str],
+    largest_bytes: int | None = None,
 ) -> Update | Refusal:
     """Check the form of an answer and return it, or the reason why it does not count.
 
@@ -114,11 +145,17 @@ def read_update(
         The blocks whose names, order, shapes and types the answer must have.
     writable
         Names of those that count; only they are decoded.
+    largest_bytes
+        What the answer may weigh; None: its blocks and one MiB, or anything where a block may have any length.
     """
     client = membership.client
     if message.has_error():
         return Refusal(client, f"no answer: {message.error.reason} (code {message.error.code})")
     try:
+        limit = _largest(expected) if largest_bytes is None else largest_bytes
+        found = content_bytes(message.content)
+        if limit is not None and found > limit:
+            return Refusal(client, f"an answer of {found} bytes, expected at most {limit}")
         update, failure = _decode(message, [block.name for block in expected], writable)
         reason = failure or _first_fault(update, membership, round_, {block.name: block for block in expected})
     except ContractError as error:
@@ -176,11 +213,16 @@ def _first_fault(update: Update, membership: Membership, round_: int, blocks: Ma
         return f"answered for round {update.round}, expected {round_}"
     if update.examples < 0 or any(count < 0 for count in update.class_counts):
         return f"negative counts: {update.examples} examples, {update.class_counts}"
+    if update.examples > membership.examples:
+        return f"absurd counts: {update.examples} examples, but {membership.examples} were declared at registration"
     for name, counts in update.counts.items():
         if any(count < 0 for count in counts):
             return f"negative counts in {name!r}"
     if len(update.class_counts) != len(membership.class_counts):
         return f"{len(update.class_counts)} class counts, expected {len(membership.class_counts)}"
+    for number, (found, declared) in enumerate(zip(update.class_counts, membership.class_counts, strict=True)):
+        if found > declared:
+            return f"absurd counts: {found} examples of class {number}, but {declared} were declared at registration"
     for name, array in update.blocks.items():
         mismatch = blocks[name].mismatch(array)
         if mismatch:
@@ -193,6 +235,24 @@ def _first_fault(update: Update, membership: Membership, round_: int, blocks: Ma
         if not np.isfinite(value):
             return f"metric {name!r} is {value}"
     return None
+
+
+def _largest(blocks: Sequence[Block]) -> int | None:
+    return None if any(-1 in block.shape for block in blocks) else bytes_down(blocks) + FRAME_BYTES
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return about what the records weigh: bytes of arrays, eight a number, and the letters of names and texts."""
+    arrays = sum(len(name) + len(array.data) for record in content.array_records.values() for name, array in record.items())
+    numbers = sum(len(name) + _weight(value) for record in content.metric_records.values() for name, value in record.items())
+    texts = sum(len(name) + _weight(value) for record in content.config_records.values() for name, value in record.items())
+    return arrays + numbers + texts
+
+
+def _weight(value: object) -> int:
+    if isinstance(value, list):
+        return sum(_weight(item) for item in value)
+    return len(value) if isinstance(value, str | bytes) else COUNT_BYTES
 
 
 def bytes_down(blocks: Iterable[Block]) -> int:

@@ -20,6 +20,8 @@ from fedsocket_flwr.exchange.contract import Membership
 REGISTER = f"{MessageType.QUERY}.register"
 RECORD = "registration"
 POLL_SECONDS = 0.2
+ANSWER_SECONDS = 30.0
+"""How long a node that was just asked is waited for when everybody else is there; in deployment an answer takes seconds."""
 UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
 """Errors of the way to a node and back; such a node has not answered yet and is asked again."""
 
@@ -48,53 +50,79 @@ class Roster:
     memberships: dict[str, Membership] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    _questions: dict[str, int] = field(default_factory=dict, repr=False)
+    _asked_at: dict[int, float] = field(default_factory=dict, repr=False)
 
-    def register(self, grid: Grid, expected: Collection[str] | None, seconds: float) -> None:
-        """Ask every unknown node until all expected clients are there, or whoever is there when none is named.
+    def register(self, grid: Grid, expected: Collection[str] | None, seconds: float, minimum: int | None = None) -> None:
+        """Ask every unknown node, and wait for the expected clients, or for as many as a round needs.
+
+        Parameters
+        ----------
+        grid
+            Where the nodes are.
+        expected
+            Clients to wait for; None waits for nobody in particular.
+        seconds
+            How long to wait. A node that does not answer holds nobody up beyond that, nor beyond 30 seconds once the expected
+            clients are there; its answer counts whenever it comes.
+        minimum
+            The fewest clients to go on with when the time is over; None needs all that are expected, and at least one.
 
         Raises
         ------
         RegistrationError
-            Expected clients are missing when the time is over; the message names them and every refused node.
+            Fewer clients than ``minimum`` are there when the time is over; the message names the missing and every refused node.
         """
         deadline = time.monotonic() + seconds
+        wanted = set(expected or ())
+        least = max(1, len(wanted)) if minimum is None else minimum
         while True:
             online = set(grid.get_node_ids())
             self._release_absent(online)
-            self._ask(grid, sorted(online - set(self.nodes.values()) - set(self.refused)), deadline)
-            missing = sorted(set(expected or ()) - set(self.nodes))
-            if not missing and self.nodes:
+            self._ask(grid, sorted(online - set(self.nodes.values()) - set(self.refused) - set(self._questions.values())))
+            self._hear(grid)
+            missing = sorted(wanted - set(self.nodes))
+            enough = len(self.nodes) >= least and not (minimum is None and missing)
+            over = time.monotonic() >= deadline
+            if enough and (over or not (missing or self._awaits_an_answer())):
+                if missing:
+                    log(WARNING, "Going on without %s: no node registered so within %g seconds", ", ".join(missing), seconds)
                 return
             # With as many nodes online as clients are expected, one that was refused takes the place of one that is missing.
-            displaced = self.refused.keys() & online and len(online) >= len(expected or ())
-            if time.monotonic() >= deadline or displaced:
+            displaced = not enough and self.refused.keys() & online and len(online) >= len(wanted)
+            if over or (displaced and not self._awaits_an_answer()):
                 # Nodes of one simulation give one reason.
                 refusals = "; ".join(dict.fromkeys(self.refused.values())) or "none was refused"
+                fewest = "" if minimum is None else f"; {least} clients are needed, {len(self.nodes)} registered"
                 raise RegistrationError(
-                    f"{len(online)} nodes are online, but no node registered as {', '.join(missing) or 'a client'} ({refusals})"
+                    f"{len(online)} nodes are online, but no node registered as {', '.join(missing) or 'a client'} "
+                    f"({refusals}){fewest}"
                 )
             time.sleep(POLL_SECONDS)
 
     def _release_absent(self, online: Collection[int]) -> None:
         """Forget the nodes that left; who was refused may claim the freed client, so it is asked again."""
         held = {client: node for client, node in self.nodes.items() if node in online}
+        self._questions = {question: node for question, node in self._questions.items() if node in online}
         if len(held) < len(self.nodes):
             self.refused.clear()
         self.nodes = held
 
-    def _ask(self, grid: Grid, nodes: list[int], deadline: float) -> None:
-        if not nodes:
-            return
+    def _ask(self, grid: Grid, nodes: list[int]) -> None:
         messages = [
             Message(RecordDict({RECORD: ConfigRecord(dict(self.request))}), message_type=REGISTER, dst_node_id=node)
             for node in nodes
         ]
-        replies = list(grid.send_and_receive(messages, timeout=max(1.0, deadline - time.monotonic())))
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-        found = sorted(
-            ((asked[reply.metadata.reply_to_message_id], reply) for reply in replies), key=lambda node_reply: node_reply[0]
-        )
-        for node, reply in found:
+        ids = list(grid.push_messages(messages)) if messages else []
+        self._questions.update(zip(ids, nodes, strict=True))
+        self._asked_at.update(dict.fromkeys(nodes, time.monotonic()))
+
+    def _hear(self, grid: Grid) -> None:
+        """Take in the answers that have come."""
+        replies = list(grid.pull_messages(list(self._questions))) if self._questions else []
+        # A question of a node that has left meanwhile is answered by nobody.
+        found = [(self._questions.pop(reply.metadata.reply_to_message_id, None), reply) for reply in replies]
+        for node, reply in sorted(((n, r) for n, r in found if n is not None), key=lambda node_reply: node_reply[0]):
             if reply.has_error() and reply.error.code in UNREACHED:
                 log(WARNING, "Node %d was not reached: %s", node, reply.error.reason)
                 continue
@@ -103,6 +131,10 @@ class Roster:
             except RegistrationError as error:
                 self.refused[node] = str(error)
                 log(WARNING, "Node %d refused: %s", node, error)
+
+    def _awaits_an_answer(self) -> bool:
+        """Say whether a node was asked so recently that it is worth a wait."""
+        return any(time.monotonic() - self._asked_at[node] < ANSWER_SECONDS for node in self._questions.values())
 
     def _admit(self, node: int, reply: Message) -> None:
         if reply.has_error():

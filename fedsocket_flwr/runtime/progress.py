@@ -38,6 +38,9 @@ def format_progress(row: Mapping[str, Any], total_rounds: int) -> str:
         parts.append(f"answered {len(row.get('answered', ()))}/{len(row['asked'])}")
     if row.get("refused"):
         parts.append("refused " + ", ".join(f"{client} ({reason})" for client, reason in row["refused"].items()))
+    for key, words in (("missing", "no answer from "), ("absent", "not there: ")):
+        if row.get(key):
+            parts.append(words + ", ".join(row[key]))
     return one_line("  ".join(parts))
 
 

@@ -6,9 +6,10 @@ Nothing here knows of clients, messages or rounds. Sums run in float64 in the or
 Shape legend: ``K`` replies, ``C`` classes, ``T`` tasks, ``P`` parameters of the flat vector.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from fedsocket_flwr.errors import ContractError
 from fedsocket_flwr.exchange.contract import Array
 
 Vector = NDArray[np.float64]
+MeanRule = Literal["weighted", "median", "trimmed"]
+Mean = Callable[[Sequence[Array], Sequence[float]], Array]
+"""What several replies of one block become, by their weights: :func:`weighted_mean` or a robust one."""
 
 
 def weighted_mean(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
@@ -59,12 +63,91 @@ def weighted_mean(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
     return mean
 
 
-def mean_update(previous: Array, arrays: Sequence[Array], weights: Sequence[float]) -> Vector:
-    """Return D = the weighted mean of the replies less what they started from, in float64 (FedSocket v1, A.7).
+def coordinate_median(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Return the median of every coordinate over the replies of positive weight (Yin et al. 2018, Definition 1).
 
-    Arguments and errors are those of :func:`weighted_mean`. Replies that did not move give exact zeros.
+    Arguments, type and errors are those of :func:`weighted_mean`. How heavy a reply is does not count, so that nobody gains by
+    declaring more examples; of an even number of replies it is the mean of the two in the middle.
+    """
+    return trimmed_mean(arrays, weights, 0.5)
+
+
+def trimmed_mean(arrays: Sequence[Array], weights: Sequence[float], share: float) -> Array:
+    """Return the mean of every coordinate without its smallest and largest replies (Yin et al. 2018, Definition 2).
+
+    Parameters
+    ----------
+    arrays, weights
+        As in :func:`weighted_mean`; a weight only says whether a reply counts at all.
+    share
+        The share of the replies that is dropped at each end, rounded down; but never so many that less than one is left, or two
+        of an even number: 0.5 is the median.
+    """
+    _require_alike(arrays)
+    weighing, _ = _weighing(arrays, weights)
+    # Two zeros of either sign compare as equal, and would stay in the order of the replies: adding zero leaves one kind.
+    sorted_K = np.sort(np.stack([array for array, _ in weighing]).astype(np.float64) + 0.0, axis=0)
+    replies = len(weighing)
+    dropped = min(int(share * replies), (replies - 1) // 2)
+    kept = sorted_K[dropped : replies - dropped]
+    # Divided before they are summed: the sum of large replies would be infinite.
+    mean = np.clip((kept / len(kept)).sum(axis=0), kept[0], kept[-1])
+    return _as_type(np.asarray(mean), arrays[0].dtype)
+
+
+def mean_of(rule: MeanRule, trim: float) -> Mean:
+    """Return the mean that a rule names."""
+    if rule == "median":
+        return coordinate_median
+    return partial(trimmed_mean, share=trim) if rule == "trimmed" else weighted_mean
+
+
+def class_rows(mean: Mean, previous: Array, arrays: Sequence[Array], examples: Sequence[float], counts_KC: Array) -> Array:
+    """Return a classification head whose row c is ``mean`` over the clients that hold class c; see :func:`class_row_mean`."""
+    if mean is weighted_mean:
+        return class_row_mean(previous, arrays, examples, counts_KC)
+    merged = previous.copy()
+    for row, counts_K in enumerate(np.asarray(counts_KC).reshape(len(arrays), len(previous)).T):
+        holders = [k for k, (count, weight) in enumerate(zip(counts_K, examples, strict=True)) if count > 0 and weight > 0]
+        if holders:
+            merged[row] = mean([arrays[k][row] for k in holders], [examples[k] for k in holders])
+    return merged
+
+
+def clip_update(previous: Sequence[Array], arrays: Sequence[Array], bound: float) -> tuple[list[Array], float]:
+    """Return arrays moved back towards ``previous`` so that their distance from it is at most ``bound``, and what it was.
+
+    Parameters
+    ----------
+    previous, arrays
+        All blocks of one reply before and after, in one order. Only floats are measured and moved.
+    bound
+        The largest L2 norm of all differences together.
+
+    Returns
+    -------
+    clipped, norm
+        The arrays themselves, bit for bit, where ``norm`` is within the bound.
+    """
+    pairs = [(before, after) for before, after in zip(previous, arrays, strict=True) if after.dtype.kind == "f"]
+    norm = float(np.linalg.norm([np.linalg.norm(np.subtract(after, before, dtype=np.float64)) for before, after in pairs]))
+    if norm <= bound:
+        return list(arrays), norm
+    return [
+        stabilise(before, after, bound / norm) if after.dtype.kind == "f" else after
+        for before, after in zip(previous, arrays, strict=True)
+    ], norm
+
+
+def mean_update(previous: Array, arrays: Sequence[Array], weights: Sequence[float], mean: Mean | None = None) -> Vector:
+    """Return D = the mean of the replies less what they started from, in float64 (FedSocket v1, A.7).
+
+    Arguments and errors are those of :func:`weighted_mean`, which is the mean unless another is given. Replies that did not move
+    give exact zeros.
     """
     _require_alike([previous, *arrays])
+    if mean is not None and mean is not weighted_mean:
+        return np.subtract(mean(arrays, weights), previous, dtype=np.float64)
     weighing, mass = _weighing(arrays, weights)
     total, moved = np.zeros(previous.shape), np.empty(previous.shape)
     for array, share in weighing:

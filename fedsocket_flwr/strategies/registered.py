@@ -6,11 +6,11 @@ works under Flower's own ``Strategy.start`` too: the first ``configure_train`` r
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -18,20 +18,27 @@ from flwr.serverapp.strategy import Strategy
 from fedsocket_flwr.errors import ContractError
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import SERVER, Block, Blocks, Broadcast, Contract, Membership, Refusal, Update
-from fedsocket_flwr.exchange.registration import Roster
+from fedsocket_flwr.exchange.registration import UNREACHED, Roster
 from fedsocket_flwr.seeds import derive_seed
+from fedsocket_flwr.strategies import merging
 
 TRAIN, CLOSE, TEST = "train", "close", "test"
 
 
 @dataclass
 class RoundReport:
-    """What happened in one phase, for the history: who was asked, who answered, what was refused and why, bytes, measurements."""
+    """What happened in one phase, for the history.
+
+    Who was asked, who answered, whose answer was refused and why, who did not answer, who was not there to be asked, whose update
+    was shortened and from what norm, bytes, and what clients measured.
+    """
 
     asked: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    clipped: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     clients: dict[str, dict[str, float]] = field(default_factory=dict)
     strategy: dict[str, float] = field(default_factory=dict)
@@ -56,6 +63,13 @@ class RegisteredStrategy(Strategy):
         Clients that must register before the first round; None starts with whoever is there.
     registration_seconds
         How long to wait for them.
+    minimum_clients
+        The fewest to begin with when that time is over, and the fewest that a later round waits as long for; None begins with
+        all, and goes on with whoever is there.
+    largest_answer
+        The most bytes that an answer may have; None: its blocks and one MiB.
+    norm_bound
+        The largest L2 norm of a client's update; a longer one is shortened to it. None bounds nothing.
     """
 
     def __init__(
@@ -70,6 +84,9 @@ class RegisteredStrategy(Strategy):
         task_shares: Mapping[str, float] | None = None,
         expected_clients: Collection[str] | None = None,
         registration_seconds: float = 300.0,
+        minimum_clients: int | None = None,
+        largest_answer: int | None = None,
+        norm_bound: float | None = None,
     ) -> None:
         self.contract = contract
         self.roster = Roster() if roster is None else roster
@@ -80,6 +97,9 @@ class RegisteredStrategy(Strategy):
         self.task_shares = dict(task_shares or {})
         self.expected_clients = expected_clients
         self.registration_seconds = registration_seconds
+        self.minimum_clients = minimum_clients
+        self.largest_answer = largest_answer
+        self.norm_bound = norm_bound
         self.versions: dict[str, int] = {}
         self.report = RoundReport()
         self._arrays: dict[str, Any] = {}
@@ -112,7 +132,7 @@ class RegisteredStrategy(Strategy):
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """Register new nodes, choose this round's clients and address a broadcast to each."""
         self.register(grid)
-        return self.configure_phase(TRAIN, server_round, arrays, self.choose(server_round))
+        return self.configure_phase(TRAIN, server_round, arrays, self.choose(server_round), more=config)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merge the sound answers; blocks that nobody updated stay as they were."""
@@ -148,7 +168,7 @@ class RegisteredStrategy(Strategy):
     def register(self, grid: Grid) -> None:
         """Ask nodes that are not known yet; the first time, wait for the expected clients."""
         expected = None if self.roster.memberships else self.expected_clients
-        self.roster.register(grid, expected, self.registration_seconds)
+        self.roster.register(grid, expected, self.registration_seconds, self.minimum_clients)
 
     def choose(self, server_round: int) -> list[str]:
         """Return the clients of a round, sorted: of each task the share with the smallest hashes of (seed, round, client)."""
@@ -183,8 +203,11 @@ class RegisteredStrategy(Strategy):
         arrays: ArrayRecord,
         clients: Iterable[str],
         settings: Mapping[str, Any] | None = None,
+        more: Mapping[str, ConfigRecordValues] | None = None,
     ) -> list[Message]:
         """Return one message a client, sorted by client: the blocks of ``server_round - 1``, for ``phase`` with its settings.
+
+        ``more`` goes into the message's configuration as it is, for Flower's client-side mods.
 
         Raises
         ------
@@ -197,12 +220,13 @@ class RegisteredStrategy(Strategy):
         message_type = MessageType.TRAIN if phase == TRAIN else f"{MessageType.QUERY}.{phase}"
         messages: dict[str, Message] = {}
         self._phase = phase
-        self.report = RoundReport(bytes={"up": 0, "down": 0, "up_full": 0, "down_full": 0})
+        absent = sorted({*self.roster.memberships, *(self.expected_clients or ())} - set(self.roster.nodes))
+        self.report = RoundReport(absent=absent, bytes={"up": 0, "down": 0, "up_full": 0, "down_full": 0})
         for client in sorted(clients):
             membership = self.roster.memberships[client]
             sent = self.sent_blocks(phase, membership)
             broadcast = Broadcast(self.run, server_round, phase, self.versions.get(client, 0), {}, settings or {})
-            content: RecordDict = payload.write_broadcast(broadcast, {SERVER: {b.name: arrays[b.name] for b in sent}})
+            content: RecordDict = payload.write_broadcast(broadcast, {SERVER: {b.name: arrays[b.name] for b in sent}}, more)
             messages[client] = Message(content, message_type=message_type, dst_node_id=self.roster.nodes[client])
             self.report.asked.append(client)
             self.report.bytes["down"] += payload.bytes_down(sent)
@@ -218,8 +242,12 @@ class RegisteredStrategy(Strategy):
             client = asked.get(reply.metadata.reply_to_message_id)
             if client is None:
                 log(WARNING, "Ignored an answer to a message that was not sent in this round")
-                continue
-            answers[client] = self._read(client, server_round, reply)
+            elif client in answers:
+                log(WARNING, "Ignored a second answer of client %s: the first one counts", client)
+            elif reply.has_error() and reply.error.code in UNREACHED:
+                log(WARNING, "Client %s was not reached: %s", client, reply.error.reason)
+            else:
+                answers[client] = self._read(client, server_round, reply)
         report = self.report
         updates: list[Update] = []
         for client in report.asked:
@@ -243,6 +271,19 @@ class RegisteredStrategy(Strategy):
         if reply.has_content():
             self.report.bytes["up"] += payload.bytes_up(expected, membership)
             self.report.bytes["up_full"] += payload.bytes_up(self.contract.blocks if expected else (), membership)
-        answer = payload.read_update(reply, membership, server_round, expected, writable)
-        fault = self.fault(self._phase, answer) if isinstance(answer, Update) else None
-        return Refusal(client, fault) if fault else answer
+        answer = payload.read_update(reply, membership, server_round, expected, writable, self.largest_answer)
+        if isinstance(answer, Refusal):
+            return answer
+        fault = self.fault(self._phase, answer)
+        return Refusal(client, fault) if fault else self._bounded(answer)
+
+    def _bounded(self, update: Update) -> Update:
+        """Shorten an update that is longer than the bound, and note its norm."""
+        if self.norm_bound is None or not update.blocks:
+            return update
+        before = [self._arrays[name] for name in update.blocks]
+        clipped, norm = merging.clip_update(before, list(update.blocks.values()), self.norm_bound)
+        if norm > self.norm_bound:
+            self.report.clipped[update.client] = norm
+            log(WARNING, "Client %s: an update of norm %.4g was shortened to %.4g", update.client, norm, self.norm_bound)
+        return replace(update, blocks=dict(zip(update.blocks, clipped, strict=True)))

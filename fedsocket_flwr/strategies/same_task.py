@@ -29,6 +29,8 @@ class SameTaskStrategy(RegisteredStrategy):
         The share of the way to the mean that Q goes.
     gate_class_rows
         Merge the row of a class only over the clients that hold the class. The paper averages the whole Q.
+    task_mean, trim
+        As in :class:`~fedsocket_flwr.strategies.task_owned.TaskOwnedStrategy`.
     betas
         The candidates for Joint's beta.
     choose_beta
@@ -45,6 +47,8 @@ class SameTaskStrategy(RegisteredStrategy):
         choose_beta: Callable[[Mapping[float, Array]], float],
         stabiliser: float = 0.5,
         gate_class_rows: bool = False,
+        task_mean: merging.MeanRule = "weighted",
+        trim: float = 0.1,
         **registered: Any,
     ) -> None:
         super().__init__(contract, **registered)
@@ -55,6 +59,7 @@ class SameTaskStrategy(RegisteredStrategy):
         self.choose_beta = choose_beta
         self.stabiliser = stabiliser
         self.gate_class_rows = gate_class_rows
+        self.mean = merging.mean_of(task_mean, trim)
 
     def merge(self, previous: Blocks, updates: Sequence[Update]) -> tuple[Blocks, dict[str, float]]:
         """Return ``phi + stabiliser * (mean - phi)`` for every block that somebody updated."""
@@ -67,9 +72,9 @@ class SameTaskStrategy(RegisteredStrategy):
             examples = [update.examples for update in writers]
             if self.gate_class_rows and block.owner.kind == "class_rows":
                 counts_KC = np.array([update.class_counts for update in writers])
-                mean = merging.class_row_mean(previous[block.name], arrays, examples, counts_KC)
+                mean = merging.class_rows(self.mean, previous[block.name], arrays, examples, counts_KC)
             else:
-                mean = merging.weighted_mean(arrays, examples)
+                mean = self.mean(arrays, examples)
             merged[block.name] = merging.stabilise(previous[block.name], mean, self.stabiliser)
         return merged, {}
 

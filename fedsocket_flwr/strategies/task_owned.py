@@ -33,6 +33,11 @@ class TaskOwnedStrategy(RegisteredStrategy):
         ``projected`` (FedSocket v1, Eq. 20) or ``mean`` for the blocks that everyone owns.
     modality
         ``mean`` over the clients of a modality, or ``projected`` over the tasks that use it.
+    task_mean
+        What the clients of a task (or of a modality, or of a class row) become: their sample-weighted mean, or, against clients
+        that cannot be trusted, the coordinate-wise ``median`` or ``trimmed`` mean, which weigh all alike.
+    trim
+        The share of the replies that the trimmed mean drops at each end.
     **registered
         The parameters of :class:`RegisteredStrategy`.
 
@@ -42,18 +47,34 @@ class TaskOwnedStrategy(RegisteredStrategy):
         A block is owned by single participants or travels one way: nothing could be merged.
     """
 
-    def __init__(self, contract: Contract, *, residual: Rule = "projected", modality: Rule = "mean", **registered: Any) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        residual: Rule = "projected",
+        modality: Rule = "mean",
+        task_mean: merging.MeanRule = "weighted",
+        trim: float = 0.1,
+        **registered: Any,
+    ) -> None:
         super().__init__(contract, **registered)
         unsuited = [b.name for b in contract.blocks if b.owner.kind == "participant" or b.access != "exchanged"]
         if unsuited:
             raise ContractError(f"blocks without a common owner cannot be merged: {', '.join(unsuited[:3])}")
         self.residual = residual
         self.modality = modality
+        self.mean = merging.mean_of(task_mean, trim)
 
     def merge(self, previous: Blocks, updates: Sequence[Update]) -> tuple[Blocks, dict[str, float]]:
         """Merge by ownership; see :func:`merge_by_owner`."""
         return merge_by_owner(
-            self.contract, previous, updates, self.roster.memberships, residual=self.residual, modality=self.modality
+            self.contract,
+            previous,
+            updates,
+            self.roster.memberships,
+            residual=self.residual,
+            modality=self.modality,
+            mean=self.mean,
         )
 
 
@@ -65,6 +86,7 @@ def merge_by_owner(
     *,
     residual: Rule = "projected",
     modality: Rule = "mean",
+    mean: merging.Mean = merging.weighted_mean,
 ) -> tuple[Blocks, dict[str, float]]:
     """Return all blocks after a round, and the cosines between tasks' updates of what everyone owns.
 
@@ -80,6 +102,8 @@ def merge_by_owner(
         Client -> its membership.
     residual, modality
         How blocks owned by everyone and by a modality are merged.
+    mean
+        What the replies of one owner become.
 
     Returns
     -------
@@ -96,22 +120,18 @@ def merge_by_owner(
             continue
         if block.owner.kind == "everyone" or (block.owner.kind == "modality" and modality == "projected"):
             crossing.setdefault((block.owner, block.modalities, block.tasks), []).append(block)
-        elif block.owner.kind == "class_rows":
-            merged[block.name] = merging.class_row_mean(
-                previous[block.name],
-                [update.blocks[block.name] for update in writers],
-                [update.examples for update in writers],
-                np.array([update.class_counts for update in writers]),
-            )
+            continue
+        arrays, examples = [update.blocks[block.name] for update in writers], [update.examples for update in writers]
+        if block.owner.kind == "class_rows":
+            counts_KC = np.array([update.class_counts for update in writers])
+            merged[block.name] = merging.class_rows(mean, previous[block.name], arrays, examples, counts_KC)
         else:
-            merged[block.name] = merging.weighted_mean(
-                [update.blocks[block.name] for update in writers], [update.examples for update in writers]
-            )
+            merged[block.name] = mean(arrays, examples)
     conflicts: dict[str, float] = {}
     for (owner, needed, _), blocks in crossing.items():
         everyone = owner.kind == "everyone"
         after, cosines = _merge_across_tasks(
-            blocks, previous, weighty, memberships, project=(residual if everyone else modality) == "projected"
+            blocks, previous, weighty, memberships, mean, project=(residual if everyone else modality) == "projected"
         )
         merged.update(after)
         shared = "+".join(("residual", *needed)) if everyone else owner.key
@@ -124,6 +144,7 @@ def _merge_across_tasks(
     previous: Blocks,
     updates: Sequence[Update],
     memberships: Mapping[str, Membership],
+    mean: merging.Mean,
     *,
     project: bool,
 ) -> tuple[Blocks, dict[str, float]]:
@@ -134,7 +155,7 @@ def _merge_across_tasks(
             by_task.setdefault(memberships[update.client].task, []).append(update)
     tasks = sorted(by_task)
     before = merging.flatten([previous[block.name] for block in blocks])
-    updates_TP = np.stack([_mean_update(blocks, previous, by_task[task]) for task in tasks])
+    updates_TP = np.stack([_mean_update(blocks, previous, by_task[task], mean) for task in tasks])
     cosines_TT = merging.conflict_cosines(updates_TP)
     cosines = {f"{tasks[i]}.{tasks[j]}": float(cosines_TT[i, j]) for j in range(len(tasks)) for i in range(j)}
     moved = merging.project_conflicts(updates_TP) if project else updates_TP
@@ -142,12 +163,12 @@ def _merge_across_tasks(
     return dict(zip((block.name for block in blocks), after, strict=True)), cosines
 
 
-def _mean_update(blocks: Sequence[Block], previous: Blocks, updates: Sequence[Update]) -> Array:
-    """Return D[t]: the sample-weighted mean of a task's blocks less what they were, flat and in float64."""
+def _mean_update(blocks: Sequence[Block], previous: Blocks, updates: Sequence[Update], mean: merging.Mean) -> Array:
+    """Return D[t]: the mean of a task's blocks less what they were, flat and in float64."""
     examples = [update.examples for update in updates]
     return merging.flatten(
         [
-            merging.mean_update(previous[block.name], [update.blocks[block.name] for update in updates], examples)
+            merging.mean_update(previous[block.name], [update.blocks[block.name] for update in updates], examples, mean)
             for block in blocks
         ]
     )

@@ -25,7 +25,7 @@ FILES = {
     "endpoints_last",
     "groups",
     "interfaces",
-    "refused",
+    "incidents",
     "settings",
 }
 
@@ -113,7 +113,7 @@ def test_the_report_says_everything_and_links_its_figures(folder: Path) -> None:
         "kind: pixels, width: 256",
         "teaching (distil_private: 0.5, fusion: 0.25)",
         "78 updates were merged; 8 of 10 clients took part in every round",
-        "| 3 | news-deep-bag | NaN in block 'adapter\\|text' of its update |",
+        "| news-deep-bag | was refused: NaN in block 'adapter\\|text' of its update | 3 |",
         "| as sent | 93.3 MB | 104 MB | 197 MB | 33.9 |",
     ):
         assert part in text

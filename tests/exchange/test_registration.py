@@ -1,3 +1,4 @@
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,23 +31,28 @@ class ScriptedGrid(InProcessGrid):
         self.online = list(online) or [set(super().get_node_ids())]
         self.silent, self.unreached = set(silent), dict[int, int]()
         self.asked: list[int] = []
+        self.sender: dict[str, int] = {}
 
     def get_node_ids(self) -> Iterable[int]:
         return self.online.pop(0) if len(self.online) > 1 else self.online[0]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         self.asked += [message.metadata.dst_node_id for message in messages]
-        replies = list(super().send_and_receive(messages, timeout=timeout))
-        for message, reply in zip(messages, replies, strict=True):
+        ids = list(super().push_messages(messages))
+        for message, message_id in zip(messages, ids, strict=True):
             node = message.metadata.dst_node_id
-            if node in self.silent:
-                continue
             if self.unreached.get(node, 0) > 0:
                 self.unreached[node] -= 1
-                yield Message(Error(5, "Node Unavailable"), reply_to=message)
-            else:
-                yield reply
+                self._replies[message_id] = Message(Error(5, "Node Unavailable"), reply_to=message)
+            self.sender[message_id] = node
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return super().pull_messages([found for found in message_ids if self.sender[found] not in self.silent])
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise AssertionError("registration never waits for one node alone")
 
 
 def app_of(**digests: str) -> ClientApp:
@@ -171,13 +177,61 @@ class TestWaiting:
         with pytest.raises(RegistrationError, match=r"0 nodes are online, but no node registered as a client"):
             roster().register(grid_of("news-1", online=[set()]), None, 0.05)
 
-    def test_a_silent_node_is_asked_again(self) -> None:
+    def test_the_answer_of_a_silent_node_counts_whenever_it_comes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registration, "ANSWER_SECONDS", 0.02)
         known, grid = roster(), grid_of("news-1", "digits-1", silent=[3])
         known.register(grid, ["news-1"], 5)
+        assert set(known.nodes) == {"news-1"}
         grid.silent.clear()
         known.register(grid, ["news-1", "digits-1"], 5)
-        assert grid.asked == [2, 3, 3]
+        assert grid.asked == [2, 3]
         assert known.nodes == {"news-1": 2, "digits-1": 3}
+
+    def test_a_silent_node_holds_nobody_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registration, "ANSWER_SECONDS", 0.02)
+        known, grid = roster(), grid_of("news-1", "digits-1", silent=[3])
+        began = time.monotonic()
+        for _ in range(3):
+            known.register(grid, None, 60)
+        assert time.monotonic() - began < 5
+        assert set(known.nodes) == {"news-1"}
+
+    def test_a_client_that_answers_soon_is_waited_for(self) -> None:
+        known = roster()
+
+        class Slow(ScriptedGrid):
+            looks = 0
+
+            def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+                self.looks += 1
+                return super().pull_messages(message_ids) if self.looks > 3 else []
+
+        known.register(Slow(app_of(), [{"client": "news-1"}, {"client": "digits-1"}]), None, 60)
+        assert set(known.nodes) == {"news-1", "digits-1"}
+
+    def test_with_a_minimum_the_run_goes_on_without_the_missing(self, caplog: pytest.LogCaptureFixture) -> None:
+        known = roster()
+        with caplog.at_level(logging.WARNING, logger="flwr"):
+            known.register(grid_of("news-1", "pairs-1"), ["pairs-1", "news-1", "digits-1"], 0.05, minimum=2)
+        assert set(known.nodes) == {"news-1", "pairs-1"}
+        assert "Going on without digits-1" in caplog.text
+
+    def test_fewer_than_the_minimum(self) -> None:
+        expected = r"no node registered as digits-1, pairs-1 \(none was refused\); 2 clients are needed, 1 registered"
+        with pytest.raises(RegistrationError, match=expected):
+            roster().register(grid_of("news-1"), ["pairs-1", "news-1", "digits-1"], 0.05, minimum=2)
+
+    def test_a_later_round_waits_for_the_minimum_too(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", online=[{2}, {2}, {2}, {2, 3}])
+        known.register(grid, None, 30, minimum=2)
+        assert set(known.nodes) == {"news-1", "digits-1"}
+
+    def test_all_expected_clients_are_waited_for_although_the_minimum_is_there(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", online=[{2}, {2}, {2}, {2, 3}])
+        known.register(grid, ["news-1", "digits-1"], 30, minimum=1)
+        assert set(known.nodes) == {"news-1", "digits-1"}
 
     def test_a_node_that_could_not_be_reached_is_asked_again_and_not_refused(self) -> None:
         known, grid = roster(), grid_of("news-1", "digits-1")

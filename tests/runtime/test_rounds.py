@@ -109,6 +109,8 @@ class TestHistory:
             "answered",
             "refused",
             "missing",
+            "absent",
+            "clipped",
             "bytes",
             "clients",
             "strategy",
