@@ -7,7 +7,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,10 @@ COLOURS = {"red": (220, 20, 20), "green": (20, 200, 40), "blue": (30, 40, 220), 
 THINGS = ("dog", "ball", "house", "child", "car", "tree")
 
 
-class _Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+class _Python2Pickler(pickle._Pickler):
     """Writes texts and bytes as Python 2's strings, which pickle has opcodes of its own for."""
 
-    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[Any] = dict(pickle._Pickler.dispatch)
 
     def save_string(self, value: str | bytes) -> None:
         content = value.encode("latin-1") if isinstance(value, str) else value
@@ -136,7 +136,10 @@ def write_agnews_parquet(folder: Path, train: int = 40, test: int = 20) -> Path:
     """Write ``data/SPLIT-00000-of-00001.parquet`` as on Hugging Face, and return the repository's folder."""
     for split, rows in (("train", train), ("test", test)):
         records = agnews_rows(rows, rows)
-        columns = {"text": [f"{title} {text}" for _, title, text in records], "label": [label - 1 for label, _, _ in records]}
+        columns: dict[str, list[Any]] = {
+            "text": [f"{title} {text}" for _, title, text in records],
+            "label": [label - 1 for label, _, _ in records],
+        }
         write_parquet(folder / "data" / f"{split}-00000-of-00001.parquet", columns)
     return folder
 

@@ -59,7 +59,7 @@ def good(rows=4):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data": np.zeros((4, 3071), dtype=np.uint8)}, r"train: data are uint8 of shape \(4, 3071\) for 4 labels, expected uint8 of shape \(4, 3072\)"),
+        ({"data": np.zeros((4, 3071), dtype=np.uint8)}, r"train: data are uint8 of shape \(4, 3071\) for 4 labels, expected .* \(4, 3072\)"),
         ({"data": np.zeros((3, 3072), dtype=np.uint8)}, r"shape \(3, 3072\) for 4 labels"),
         ({"data": np.zeros((4, 3072))}, r"data are float64 of shape"),
         ({"data": b"abc"}, "data are bytes for 4 labels"),
@@ -83,7 +83,7 @@ def test_a_file_that_is_cut_runs_code_or_is_missing(tmp_path):
     root = write_cifar100(tmp_path, 100, 100)
     whole = (root / "test").read_bytes()
     (root / "test").write_bytes(whole[:-100])
-    with pytest.raises(DataError, match="test .* was not read as a pickle of data"):
+    with pytest.raises(DataError, match=r"test .* was not read as a pickle of data"):
         read(str(root), {})
     (root / "test").write_bytes(b"cos\nsystem\n(S'echo no'\ntR.")
     with pytest.raises(DataError, match=r"it names os.system, which data do not need"):
@@ -92,7 +92,7 @@ def test_a_file_that_is_cut_runs_code_or_is_missing(tmp_path):
     with pytest.raises(DataError, match="holds a list, expected a dictionary"):
         read(str(root), {})
     (root / "test").unlink()
-    with pytest.raises(DataError, match="cannot read .*test: No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*test: No such file"):
         read(str(root), {})
 
 

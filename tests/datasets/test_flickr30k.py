@@ -130,7 +130,7 @@ def test_without_lists_the_original_layout_has_no_split(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("results_20130124.token", "1000092795.jpg#0\tA dog .\n1000092796.jpg A dog .\n", r"token, line 2: expected NAME.jpg#NUMBER"),
+        ("results_20130124.token", "1000092795.jpg#0\tA dog .\n1000092796.jpg A dog .\n", "line 2: expected NAME.jpg#NUMBER"),
         ("results_20130124.token", "1000092795.jpg\tA dog .\n", "line 1: expected"),
         ("results_20130124.token", b"1000092795.jpg#0\tcaf\xe9\n", "is not UTF-8: byte 0xe9 at 20"),
         ("val.txt", None, r"cannot read .*val.txt"),
