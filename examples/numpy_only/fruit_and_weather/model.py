@@ -1,7 +1,7 @@
 """The model as named arrays, who owns which, and how a client learns.
 
-Scores are ``x @ reading @ weights.T + bias``. Both tasks share the reading; weights and bias are a task's own, and the row of a class
-belongs to those clients of the task that hold the class.
+Scores are ``x @ reading @ weights.T + bias``. Both tasks share the reading; weights and bias are a task's own, and the row of a
+class belongs to those clients of the task that hold the class.
 
 Shape legend: ``B`` examples, ``D`` features, ``H`` width of the reading, ``C`` classes.
 """
