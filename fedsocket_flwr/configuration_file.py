@@ -207,6 +207,10 @@ def _paths_of_data(data: dict[str, Any]) -> Iterator[tuple[Any, str]]:
     for task in _sections(data.get("tasks")):
         yield task, "path"
         yield task.get("partition"), "manifest"
+        clients = task.get("clients")
+        for client in clients if isinstance(clients, list) else []:
+            for key in ("file", "index"):
+                yield client.get("arguments") if isinstance(client, dict) else None, key
     for interface in _sections(data.get("interfaces")):
         yield interface.get("options"), "file"
         yield interface.get("options"), "index"

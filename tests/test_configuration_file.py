@@ -308,6 +308,10 @@ def test_paths_are_relative_to_the_file_and_stored_absolute(tmp_path: Path, monk
     assert stored(config, elsewhere) == config
     absolute = read_configuration(home / "run.yaml", ["tasks.digits.path=/data"])
     assert absolute.tasks["digits"].path == "/data"
+    arguments = "tasks.digits.clients[0].arguments={file: v.npy, index: w.txt, width: 4}"
+    monkeypatch.chdir(tmp_path)
+    found = read_configuration(home / "run.yaml", [arguments]).tasks["digits"].clients[0].arguments
+    assert found == {"file": str(tmp_path / "v.npy"), "index": str(tmp_path / "w.txt"), "width": 4}
     monkeypatch.setenv("HOME", str(home))
     assert read_configuration(home / "run.yaml", ["tasks.digits.path=~/x"]).tasks["digits"].path == str(home / "x")
 

@@ -1,6 +1,7 @@
 """The pages name what there is: every key with its default, every data set, interface, model and method."""
 
 import inspect
+import json
 import re
 import tomllib
 import types
@@ -100,7 +101,7 @@ def test_every_private_model_with_its_arguments() -> None:
         arguments = list(inspect.signature(load(path, name)).parameters.values())[1:]
         assert name in rows, f"docs/configuration.md lacks the private model {name}"
         for argument in arguments:
-            default = f"`{argument.default}`" if isinstance(argument.default, str) else argument.default
+            default = f"`{argument.default}`" if isinstance(argument.default, str) else json.dumps(argument.default)
             assert re.search(rf"`{argument.name}` \({default}[),]", rows[name]), f"{name}: {argument.name} ({default})"
 
 

@@ -4,7 +4,6 @@ Legend: ``N`` rows, ``D`` numbers a text becomes.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from fedsocket_flwr.datasets.corpus import Array, Raw
 from fedsocket_flwr.datasets.inputs import hash_bucket, words
 from fedsocket_flwr.datasets.interfaces import require_texts
 from fedsocket_flwr.datasets.options import at_least, choose_options
-from fedsocket_flwr.datasets.word_vectors import WordVectors, published_vectors, read_word_vectors
-from fedsocket_flwr.errors import ConfigurationError
+from fedsocket_flwr.datasets.word_vectors import chosen_word_vectors
 
 # Words that say little in any topic. Places, sizes, numbers and negations ("above", "two", "small", "not") are kept, and words
 # that name a letter ("a", "i", "be"): captions are told apart by them.
@@ -67,14 +65,7 @@ class MeanWordVectors:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         chosen = choose_options("interface 'glove'", options, {"vectors": "", "file": "", "index": "", "dimension": 0})
-        if bool(chosen["vectors"]) == bool(chosen["file"]):
-            raise ConfigurationError("interface 'glove' needs options.file, a file of word vectors, or options.vectors, a name")
-        index: Path | None
-        if chosen["vectors"]:
-            file, index = published_vectors(chosen["vectors"])
-        else:
-            file, index = Path(chosen["file"]), Path(chosen["index"]) if chosen["index"] else None
-        self._vectors: WordVectors = read_word_vectors(file, index, int(chosen["dimension"]) or None)
+        self._vectors = chosen_word_vectors("interface 'glove'", **chosen)
         self.content = self._vectors.digest
 
     def __call__(self, raw: Raw) -> Array:

