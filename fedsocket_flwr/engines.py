@@ -5,6 +5,7 @@ run is an error here.
 """
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -98,19 +99,23 @@ def _through_ray(config: Configuration, folder: Path, callbacks: Sequence[Callba
         f"client-resources-num-gpus={float(resources.gpus)} init-args-num-cpus={workers * resources.cpus}"
     )
     try:
-        with local_superlink() as flwr, _followed(folder, callbacks):
-            app = flwr.home / "app"
-            app.mkdir()
-            (app / "pyproject.toml").write_text(THIN_APP, encoding="utf-8")
-            flwr.run(app, federation, f'resume="{folder}"')
+        with local_superlink() as flwr, followed(folder, callbacks):
+            flwr.run(thin_app(flwr.home / "app"), federation, f"resume={json.dumps(str(folder))}")
     except BaseException:
         # The ServerApp may have been killed before it could.
         report_what_is_there(folder)
         raise
 
 
+def thin_app(folder: Path) -> Path:
+    """Write the app that Flower is given, which only names the installed package, and return its folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pyproject.toml").write_text(THIN_APP, encoding="utf-8")
+    return folder
+
+
 @contextlib.contextmanager
-def _followed(folder: Path, callbacks: Sequence[Callback]) -> Iterator[None]:
+def followed(folder: Path, callbacks: Sequence[Callback]) -> Iterator[None]:
     """Tell callbacks of this process what the ServerApp's process writes into the history."""
     together = Callbacks(callbacks)
     facts = run_facts(folder)

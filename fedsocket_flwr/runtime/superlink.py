@@ -34,47 +34,42 @@ QUIET = {
 
 
 class Flower:
-    """The ``flwr`` command against one SuperLink."""
+    """The ``flwr`` command with a home of its own; its ``config.toml`` names the SuperLink."""
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home = home
         self._environment = dict(environment)
 
-    def run(self, app: Path, federation: str, run_config: str) -> None:
+    def run(self, app: Path, federation: str | None, run_config: str) -> None:
         """Run an app to its end; :class:`RunError` with Flower's own words when it did not complete."""
-        started = self._call("run", str(app), "--federation-config", federation, "--run-config", run_config)
-        run_id = str(started["run-id"])
+        run_id = self.start(app, federation, run_config)
         try:
-            self._follow_log(run_id)
-            while True:
-                (found,) = self._call("list", "--run-id", run_id)["runs"]
-                if str(found["status"]).startswith("finished"):
-                    break
-                time.sleep(POLL_SECONDS)
+            found = self.wait(run_id)
         except BaseException:
             with contextlib.suppress(RunError):
-                self._call("stop", run_id)
+                self.call("stop", run_id)
             raise
         if found["status"] != "finished:completed":
             raise RunError(f"the run ended as {found['status']}: {found.get('status-details') or 'no details'}")
 
-    def _follow_log(self, run_id: str) -> None:
-        """Wait until the log of a run ends, which is when the run ends, or until it breaks off.
+    def start(self, app: Path, federation: str | None, run_config: str) -> str:
+        """Start an app and return the run's id; ``federation`` is for simulations."""
+        simulated = ["--federation-config", federation] if federation else []
+        return str(self.call("run", str(app), *simulated, "--run-config", run_config)["run-id"])
 
-        Asking for the status all the time instead would keep half a processor busy: each ``flwr list`` starts a new Python.
-        """
-        subprocess.run(
-            [_executable("flwr"), "log", run_id, "--stream"],
-            env=self._environment,
-            cwd=self.home,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+    def wait(self, run_id: str) -> Mapping[str, Any]:
+        """Wait until a run has ended, and return what ``flwr list`` says of it."""
+        while True:
+            self._follow_log(run_id)
+            (found,) = self.call("list", "--run-id", run_id)["runs"]
+            if str(found["status"]).startswith("finished"):
+                return dict(found)
+            time.sleep(POLL_SECONDS)
 
-    def _call(self, *arguments: str) -> Any:
+    def call(self, *arguments: str) -> Any:
+        """Call ``flwr`` and return what it prints as JSON; :class:`RunError` where it did not succeed."""
         done = subprocess.run(
-            [_executable("flwr"), *arguments, "--format", "json"],
+            [executable("flwr"), *arguments, "--format", "json"],
             env=self._environment,
             cwd=self.home,
             capture_output=True,
@@ -91,39 +86,32 @@ class Flower:
             raise RunError(f"flwr {arguments[0]} failed: {answer.get('error-message', done.stderr)}")
         return answer
 
+    def _follow_log(self, run_id: str) -> None:
+        """Wait until the log of a run ends, which is when the run ends, or until it breaks off.
+
+        Asking for the status all the time instead would keep half a processor busy: each ``flwr list`` starts a new Python.
+        """
+        subprocess.run(
+            [executable("flwr"), "log", run_id, "--stream"],
+            env=self._environment,
+            cwd=self.home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+
 
 @contextlib.contextmanager
 def local_superlink() -> Iterator[Flower]:
-    """Start a SuperLink with a home, a port and a working directory of its own; take it down with all that it started."""
+    """Start a SuperLink for simulations with a home, a port and a working directory of its own; end it with all it started."""
     home = Path(tempfile.mkdtemp(prefix="fedsocket-flower-"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        **QUIET,
-        "FLWR_HOME": str(home),
-        "FEDSOCKET_HOME": str(state_directory({})),
-        # The SuperLink starts its helpers by name.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "PYTHONPATH": _import_folders(),
-    }
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "127.0.0.1:{port}"\ninsecure = true\n', encoding="utf-8"
-    )
-    log_path = home / "superlink.log"
-    with log_path.open("wb") as log:
-        superlink = subprocess.Popen(
-            [_executable("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
-            env=environment,
-            # A neutral folder: Ray's workers search the SuperLink's folder for modules before anything else.
-            cwd=home,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    port = free_port()
+    environment = flower_environment(home)
+    write_connection(home, f"127.0.0.1:{port}", "insecure = true")
+    command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+    superlink = start_process(command, environment, home, home / "superlink.log")
     try:
-        _wait_for_port(port, superlink, log_path)
+        wait_for_port(port, superlink, home / "superlink.log")
         yield Flower(home, environment)
     finally:
         # Flower's helpers and Ray are in sessions of their own: without their parent they would carry the run on.
@@ -131,12 +119,51 @@ def local_superlink() -> Iterator[Flower]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _import_folders() -> str:
-    """Return where this process finds modules, in its order: a user's model that it can import, the workers can too."""
-    return os.pathsep.join(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the environment of a Flower process whose home is ``home`` and which finds the modules that this process finds."""
+    return {
+        **os.environ,
+        **QUIET,
+        "FLWR_HOME": str(home),
+        "FEDSOCKET_HOME": str(state_directory({})),
+        # Flower starts its helpers by name.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": _import_folders(),
+    }
 
 
-def _wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def write_connection(home: Path, address: str, trust: str) -> None:
+    """Tell the ``flwr`` command of this home which SuperLink to talk to, and how to trust it (a line of TOML)."""
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "{address}"\n{trust}\n', encoding="utf-8"
+    )
+
+
+def start_process(command: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> "subprocess.Popen[bytes]":
+    """Start one of Flower's commands in a session and a folder of its own; what it prints is added to ``log``.
+
+    The folder is a neutral one: Ray's workers search the SuperLink's folder for modules before anything else.
+    """
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [executable(command[0]), *command[1:]],
+            env=dict(environment),
+            cwd=folder,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Return when somebody listens on a port of loopback; :class:`RunError` with the log when the process has ended instead."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
@@ -145,7 +172,12 @@ def _wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> 
     raise RunError(f"Flower's SuperLink did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
 
 
-def _executable(name: str) -> str:
+def executable(name: str) -> str:
     """Return the command of this very environment, else the one on PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
+
+
+def _import_folders() -> str:
+    """Return where this process finds modules, in its order: a user's model that it can import, the workers can too."""
+    return os.pathsep.join(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))
