@@ -82,6 +82,46 @@ def test_folds_are_averaged_and_a_remainder_is_left_out() -> None:
     assert retrieval_metrics(scores, ids, ids, 200)["i2t_r1"] == pytest.approx(3 / 5)
 
 
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**31), fold_size=st.integers(2, 9), levels=st.sampled_from([3, 1000]))
+def test_five_captions_an_image_in_five_folds_equal_brute_force(seed: int, fold_size: int, levels: int) -> None:
+    generator = np.random.default_rng(seed)
+    images = 5 * fold_size
+    text_ids = generator.permutation(np.repeat(np.arange(images), 5))
+    scores = generator.integers(0, levels, (images, len(text_ids))) / levels
+    found = retrieval_metrics(scores, np.arange(images), text_ids, fold_size)
+    assert found == pytest.approx(brute_force(scores, list(range(images)), text_ids.tolist(), fold_size))
+
+
+def test_five_folds_of_two_hundred_images_by_hand() -> None:
+    """Each fold is 200 images with 1,000 captions, one aggregate for all: what a fold loses counts a fifth.
+
+    All is right but for three changes. Image 0's best negative is caption 5 (of image 1), above its own: rank 1 of I2T, and of
+    T2I for caption 5. All five captions of image 201 score as high with image 202: rank 1 of T2I five times; image 202 ties its
+    own captions with them and falls to rank 5. Image 999 scores 9 with the 7 captions 4,000 to 4,006, all of its own fold, and
+    falls to rank 7; their images' captions fall to rank 1.
+    """
+    images, text_ids = np.arange(1000), np.repeat(np.arange(1000), 5)
+    scores = (images[:, None] == text_ids).astype(float)
+    scores[0, 5] = 2
+    scores[202, text_ids == 201] = 1
+    scores[999, 4000:4007] = 9
+    # Of another fold, so no candidate.
+    scores[500, 0] = 100
+    found = retrieval_metrics(scores, images, text_ids, 200)
+    assert found == pytest.approx(
+        {
+            "i2t_r1": 1 - 3 / 200 / 5,
+            "i2t_r5": 1 - 2 / 200 / 5,
+            "i2t_r10": 1,
+            "t2i_r1": 1 - (1 + 5 + 7) / 1000 / 5,
+            "t2i_r5": 1,
+            "t2i_r10": 1,
+            "mean_r": (6 - 3 / 1000 - 2 / 1000 - 13 / 5000) / 6,
+        }
+    )
+
+
 def test_an_image_of_one_fold_is_no_candidate_in_another() -> None:
     ids = np.arange(4)
     scores = np.eye(4)

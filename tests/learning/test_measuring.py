@@ -109,6 +109,18 @@ def test_retrieval_scores_are_fifteen_times_the_cosine() -> None:
     np.testing.assert_array_equal(RetrievalMeasure(pairs_split(), SETTINGS).branch(RIGHT), [[15, 0, 15], [0, 15, 0]])
 
 
+def test_retrieval_is_measured_in_folds_of_images_with_all_their_captions() -> None:
+    """Images 0 and 2, and 1 and 3, cannot be told apart: right in folds of two, a tie, and so a miss, among all four."""
+    pairs = np.stack([np.repeat(np.arange(4), 5), np.arange(20)], axis=1)
+    inputs = {"image": np.zeros((4, 1)), "text": np.zeros((20, 1))}
+    images = torch.eye(2)[[0, 1, 0, 1]]
+    table = (images, images.repeat_interleave(5, dim=0))
+    for fold_size, right in ((2, 1.0), (4, 0.0)):
+        how = RetrievalMeasure(Split(inputs, {}, pairs=pairs), EvaluationSettings(fold_size=fold_size))
+        found = measure(how, table, table).endpoints
+        assert found["private"]["i2t_r1"] == found["private"]["t2i_r1"] == found["joint"]["i2t_r1"] == right
+
+
 def test_retrieval_mixes_each_direction_with_its_own_weight() -> None:
     how = RetrievalMeasure(pairs_split(), SETTINGS)
     measured = measure(how, WRONG, RIGHT)
