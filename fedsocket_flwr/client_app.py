@@ -22,6 +22,7 @@ from fedsocket_flwr.methods import build_client
 from fedsocket_flwr.plain_files import write_whole
 from fedsocket_flwr.provenance import code_digest
 from fedsocket_flwr.runtime.device import limited_threads, release_memory
+from fedsocket_flwr.runtime.logs import log_through_flower
 from fedsocket_flwr.runtime.store import state_directory
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ OPEN_CLIENTS = 32
 """Clients whose data a process keeps ready; a federation of thousands shares few processes."""
 
 app = ClientApp()
+log_through_flower()
 
 
 @app.query("register")

@@ -19,11 +19,13 @@ from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
 from fedsocket_flwr.plain_files import dump_json, write_whole
 from fedsocket_flwr.provenance import code_digest
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, report_what_is_there, run_facts
-from fedsocket_flwr.runtime.callbacks import Callback, Callbacks, HistoryWriter, TensorBoardWriter
+from fedsocket_flwr.runtime.callbacks import Callback, Callbacks, HistoryWriter, ProgressLog, TensorBoardWriter
+from fedsocket_flwr.runtime.logs import log_through_flower
 from fedsocket_flwr.runtime.rounds import Row, run_phase, run_rounds
 from fedsocket_flwr.runtime.run_files import Checkpoint, load_checkpoint, read_identity, save_checkpoint
 
 app = ServerApp()
+log_through_flower()
 
 
 @app.main()
@@ -31,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     """Prepare the run that the run configuration asks for, or take up a prepared one, and serve it to its end."""
     folder = run_folder(context.run_config)
     if prepare_resume(folder, None):
-        serve(grid, folder)
+        serve(grid, folder, [ProgressLog()])
 
 
 def run_folder(run_config: Mapping[str, Any]) -> Path:

@@ -32,6 +32,11 @@ class RunFacts:
     tasks: Mapping[str, str]
     folder: Path
 
+    def in_words(self) -> str:
+        """Return what is run in one line."""
+        tasks = ", ".join(f"{task} ({kind})" for task, kind in self.tasks.items())
+        return f"{self.name}: {self.method}, seed {self.seed}, {self.rounds} rounds, tasks {tasks}"
+
 
 class Callback(Protocol):
     """Something that follows a run.
@@ -136,8 +141,7 @@ class ProgressPrinter:
     def on_start(self, run: RunFacts) -> None:
         """Print what is run."""
         self._rounds = run.rounds
-        tasks = ", ".join(f"{task} ({kind})" for task, kind in run.tasks.items())
-        self._print(f"{run.name}: {run.method}, seed {run.seed}, {run.rounds} rounds, tasks {tasks}")
+        self._print(run.in_words())
 
     def on_phase(self, row: Row) -> None:
         """Print the round."""
@@ -153,6 +157,26 @@ class ProgressPrinter:
         text = encodable(styled if styled is not None else line, getattr(self._stream, "encoding", None))
         self._stream.write(text + "\n")
         self._stream.flush()
+
+
+class ProgressLog:
+    """Say the same in the log, where Flower shows it to whoever follows a run with ``flwr run --stream`` or ``flwr log``."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def on_start(self, run: RunFacts) -> None:
+        """Say what is run, and where it writes: the folder is on the machine of the ServerApp."""
+        self._rounds = run.rounds
+        logger.info("%s; folder %s", run.in_words(), run.folder)
+
+    def on_phase(self, row: Row) -> None:
+        """Say how the round went."""
+        logger.info("%s", format_progress(row, self._rounds))
+
+    def on_end(self, status: str) -> None:
+        """Say how the run ended."""
+        logger.info("run %s", status)
 
 
 class TensorBoardWriter:

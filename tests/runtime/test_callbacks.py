@@ -10,7 +10,15 @@ import pytest
 
 from fedsocket_flwr.errors import ConfigurationError
 from fedsocket_flwr.plain_files import parse_json
-from fedsocket_flwr.runtime.callbacks import Callbacks, HistoryWriter, ProgressPrinter, RunFacts, TensorBoardWriter, scalars
+from fedsocket_flwr.runtime.callbacks import (
+    Callbacks,
+    HistoryWriter,
+    ProgressLog,
+    ProgressPrinter,
+    RunFacts,
+    TensorBoardWriter,
+    scalars,
+)
 from tests.evaluation.fake_run import closing_row, history_rows
 
 
@@ -152,6 +160,18 @@ def test_an_ascii_stream_gets_escapes_instead_of_an_error(tmp_path: Path) -> Non
     printer = ProgressPrinter(stream)
     printer.on_phase({"phase": "train", "round": 1, "refused": {"新闻": "weights – odd"}})
     assert raw.getvalue() == b"round 1/0  refused \\u65b0\\u95fb (weights \\u2013 odd)\n"
+
+
+def test_the_log_gets_the_lines_of_the_printer_and_the_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    callbacks = Callbacks([ProgressPrinter(stream), ProgressLog()])
+    with caplog.at_level(logging.INFO, "fedsocket_flwr"):
+        callbacks.on_start(facts(tmp_path))
+        for row in [*history_rows(), closing_row()]:
+            callbacks.on_phase(row)
+        callbacks.on_end("finished")
+    first, *rest = stream.getvalue().splitlines()
+    assert [record.getMessage() for record in caplog.records] == [f"{first}; folder {tmp_path}", *rest]
 
 
 def test_scalars_put_dev_at_the_round_of_its_model() -> None:
