@@ -102,7 +102,7 @@ class Check:
         sizes: Counter[str] = Counter()
         for block in blocks:
             sizes[f"{block.owner.kind} {block.owner.key}".strip()] += block.size
-        yield f"Q: {sum(sizes.values()):,} parameters, {show_bytes(payload.bytes_down(blocks))}"
+        yield f"Q: {sum(sizes.values()):,} parameters, {show_bytes(payload.bytes_down(blocks), digits=4)} a message"
         for owner, size in sizes.items():
             yield f"  owned by {owner}: {size:,}"
         members = self.memberships
@@ -114,7 +114,7 @@ class Check:
             chosen = " (configured)" if name == self.config.exchange.payload else ""
             yield (
                 f"payload {name}{chosen}: {down:,} B down and {down + counts:,} B up a round, "
-                f"{rounds * down:,} B and {rounds * (down + counts):,} B in {rounds} rounds when every client takes part"
+                f"{rounds * down:,} B down and {rounds * (down + counts):,} B up in {rounds} rounds when every client takes part"
             )
 
 

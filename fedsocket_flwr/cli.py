@@ -145,7 +145,7 @@ def _sweep(options: argparse.Namespace) -> int:
         else:
             engines.start(config, folder, options.engine, callbacks)
 
-    result = run_sweep(shipped_sweep(options.sweep), options.out, runner, options.fail_fast)
+    result = run_sweep(shipped_sweep(options.sweep), options.out, runner, options.fail_fast, options.set)
     for member, reason in result.failed.items():
         print(f"failed: {member}: {reason}", file=sys.stderr)
     print(f"{len(result.ran)} run, {len(result.kept)} kept, {len(result.failed)} failed, {len(result.not_started)} not started")
@@ -240,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="the sweep's folder; default: runs/<name>")
     sweep.add_argument("--engine", choices=("ray", "inprocess"), default="inprocess")
+    sweep.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting of every member")
     sweep.add_argument("--fail-fast", action="store_true", help="start no further member after the first failure")
     sweep.add_argument("--compare", action="store_true", help="run nothing, write the comparison again")
     sweep.set_defaults(command=_sweep)

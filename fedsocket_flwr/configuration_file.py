@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _KEY_PART = re.compile(r'\.?(?:"([^"]+)"|([^.\[\]"]+))|\[(\d+)\]')
 SUFFIXES = (".yaml", ".yml")
 SWEEPS = "sweeps"
-"""Folder of the shipped sweeps, beside the configurations."""
+"""Folders of the shipped sweeps, beside the configurations."""
 
 
 def read_configuration(source: str | Path, overrides: Sequence[str] = ()) -> Configuration:
@@ -61,16 +61,12 @@ def read_configuration(source: str | Path, overrides: Sequence[str] = ()) -> Con
     ConfigurationError
         With one line a problem: file, key path, value found and what was expected.
     """
-    settings: dict[str, Any] = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise ConfigurationError(f"--set {override}: expected key=value, as in run.seed=202")
-        settings[key.strip()] = parse_value(value, f"--set {override}")
-    return read_with_settings(source, settings, Path.cwd())
+    return read_with_settings(source, {}, Path.cwd(), overrides)
 
 
-def read_with_settings(source: str | Path, settings: Mapping[str, Any], folder: Path) -> Configuration:
+def read_with_settings(
+    source: str | Path, settings: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> Configuration:
     """Read a configuration as :func:`read_configuration` does, with overrides as key path -> value.
 
     Parameters
@@ -81,6 +77,8 @@ def read_with_settings(source: str | Path, settings: Mapping[str, Any], folder: 
         Key path -> plain data as :func:`parse_yaml` gives them, applied in order.
     folder
         What paths of data among ``settings`` are relative to.
+    overrides
+        As in :func:`read_configuration`, applied last.
     """
     content, origin, home = _read_source(source)
     data = parse_yaml(content, origin)
@@ -88,7 +86,21 @@ def read_with_settings(source: str | Path, settings: Mapping[str, Any], folder: 
     for key, value in settings.items():
         _put(data, parse_key(key), value)
     _make_paths_absolute(data, folder)
+    for key, value in _parsed(overrides).items():
+        _put(data, parse_key(key), value)
+    _make_paths_absolute(data, Path.cwd())
     return validate(Configuration, data, origin)
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return key path -> value of texts such as ``run.seed=202``."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--set {override}: expected key=value, as in run.seed=202")
+        settings[key.strip()] = parse_value(value, f"--set {override}")
+    return settings
 
 
 def validate(model: type[Model], data: dict[str, Any], origin: str) -> Model:
@@ -112,10 +124,27 @@ def shipped_configurations() -> tuple[str, ...]:
     return tuple(sorted(_shipped()))
 
 
+def shipped_sweeps() -> tuple[str, ...]:
+    """Return the names of the sweeps that ship with the package: ``paper/main`` lies in ``configs/paper/sweeps/main.yaml``."""
+    return tuple(sorted(_shipped_sweeps()))
+
+
 def shipped_sweep(source: Path) -> Path:
-    """Return ``source`` if it is a file, else the sweep of that name that ships with the package, if there is one."""
-    shipped = resources.files("fedsocket_flwr") / "configs" / SWEEPS / f"{source}{SUFFIXES[0]}"
-    return Path(str(shipped)) if not source.exists() and shipped.is_file() else source
+    """Return ``source`` if it is a file, else the sweep of that name that ships with the package.
+
+    Raises
+    ------
+    ConfigurationError
+        There is neither; the message lists those that ship.
+    """
+    if source.exists():
+        return source
+    # As in a file listing, too: `configs/paper/sweeps/main.yaml`.
+    parts = [part for part in source.with_suffix("").parts if part != SWEEPS]
+    named = "/".join(parts[1:] if parts[0] == "configs" else parts)
+    if named not in _shipped_sweeps():
+        raise ConfigurationError(f"{source}: no such file; sweeps that ship with the package: {', '.join(shipped_sweeps())}")
+    return Path(str(_shipped_sweeps()[named]))
 
 
 def parse_key(key: str) -> tuple[int | str, ...]:
@@ -150,6 +179,18 @@ def _shipped(folder: Traversable | None = None, prefix: str = "") -> dict[str, T
             found |= _shipped(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(SUFFIXES[0]):
             found[prefix + entry.name.removesuffix(SUFFIXES[0])] = entry
+    return found
+
+
+def _shipped_sweeps(folder: Traversable | None = None, prefix: str = "") -> dict[str, Traversable]:
+    found: dict[str, Traversable] = {}
+    for entry in (folder or resources.files("fedsocket_flwr") / "configs").iterdir():
+        if entry.is_dir() and entry.name == SWEEPS:
+            found |= {
+                prefix + file.name.removesuffix(SUFFIXES[0]): file for file in entry.iterdir() if file.name.endswith(SUFFIXES[0])
+            }
+        elif entry.is_dir():
+            found |= _shipped_sweeps(entry, f"{prefix}{entry.name}/")
     return found
 
 

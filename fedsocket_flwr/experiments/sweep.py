@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,9 @@ class SweepResult:
         return 1 if self.failed or self.not_started else 0
 
 
-def run_sweep(path: Path, out: Path | None, runner: Runner, fail_fast: bool = False) -> SweepResult:
+def run_sweep(
+    path: Path, out: Path | None, runner: Runner, fail_fast: bool = False, overrides: Sequence[str] = ()
+) -> SweepResult:
     """Run what is not finished of a sweep, and compare all that is.
 
     A member is finished when its ``summary.json`` is whole and its ``config.yaml`` says what the sweep's file says now. What a
@@ -67,6 +69,8 @@ def run_sweep(path: Path, out: Path | None, runner: Runner, fail_fast: bool = Fa
         configuration that the run is to continue from.
     fail_fast
         Start no further member after the first failure.
+    overrides
+        Settings of every member, as in :func:`~fedsocket_flwr.experiments.sweep_file.read_sweep`.
 
     Returns
     -------
@@ -80,7 +84,7 @@ def run_sweep(path: Path, out: Path | None, runner: Runner, fail_fast: bool = Fa
     RunError
         If the folder holds another sweep.
     """
-    plan, members = read_sweep(path)
+    plan, members = read_sweep(path, overrides)
     folder = DEFAULT_FOLDER / plan.name if out is None else out
     _claim(folder, plan)
     ran, kept, not_started = [], [], []

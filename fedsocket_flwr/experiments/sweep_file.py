@@ -1,7 +1,7 @@
 """A sweep's file, and the members that it stands for: arms x grid x seeds over one base configuration."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -114,7 +114,7 @@ class Member:
         return f"{self.cell.folder}/{self.seed}"
 
 
-def read_sweep(path: Path) -> tuple[SweepPlan, tuple[Member, ...]]:
+def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, tuple[Member, ...]]:
     """Read a sweep's file and work out its members.
 
     Grid values that give the same configuration, as ``1e-3`` and ``0.001`` do, are one cell. Paths of data among the settings are
@@ -124,6 +124,9 @@ def read_sweep(path: Path) -> tuple[SweepPlan, tuple[Member, ...]]:
     ----------
     path
         The file.
+    overrides
+        Texts such as ``resources.gpus=0.2`` that take the place of a setting in every member; paths in them are relative to the
+        working directory.
 
     Returns
     -------
@@ -137,7 +140,7 @@ def read_sweep(path: Path) -> tuple[SweepPlan, tuple[Member, ...]]:
     """
     settings = validate(SweepSettings, parse_yaml(read_text_file(path), str(path)), str(path))
     try:
-        configurations = _configurations(settings, path)
+        configurations = _configurations(settings, path, overrides)
         cells = tuple(_planned(*labels, config, settings.seeds) for labels, config in configurations.items())
         _refuse_repeats("names of cells", [cell.label for cell in cells])
         contrasts = tuple(itertools.chain.from_iterable(_between_cells(contrast, cells) for contrast in settings.contrasts))
@@ -152,7 +155,7 @@ def read_sweep(path: Path) -> tuple[SweepPlan, tuple[Member, ...]]:
     return plan, tuple(members)
 
 
-def _configurations(settings: SweepSettings, path: Path) -> dict[tuple[str, str], Configuration]:
+def _configurations(settings: SweepSettings, path: Path, overrides: Sequence[str]) -> dict[tuple[str, str], Configuration]:
     """Return ``(arm, point of the grid)`` -> configuration, each configuration once."""
     base = path.parent / settings.base if settings.base.endswith(SUFFIXES) else settings.base
     arms = settings.arms or ({_UNNAMED_ARM: {}} if not settings.grid else {"": {}})
@@ -161,7 +164,8 @@ def _configurations(settings: SweepSettings, path: Path) -> dict[tuple[str, str]
     for arm, own in arms.items():
         for values in itertools.product(*settings.grid.values()):
             point = dict(zip(settings.grid, values, strict=True))
-            config = _with_seed(_member_configuration(base, {**own, **point}, path, arm), settings.seeds[0])
+            config = _member_configuration(base, {**own, **point}, path, arm, overrides)
+            config = _with_seed(config, settings.seeds[0])
             digest = config.digest()
             if digest not in seen:
                 found[arm, _point_text(point, config)] = config
@@ -171,9 +175,11 @@ def _configurations(settings: SweepSettings, path: Path) -> dict[tuple[str, str]
     return found
 
 
-def _member_configuration(base: str | Path, settings: Mapping[str, Any], path: Path, arm: str) -> Configuration:
+def _member_configuration(
+    base: str | Path, settings: Mapping[str, Any], path: Path, arm: str, overrides: Sequence[str]
+) -> Configuration:
     try:
-        return read_with_settings(base, settings, path.parent)
+        return read_with_settings(base, settings, path.parent, overrides)
     except ConfigurationError as error:
         where = f"{path}: arm {arm}: " if arm else f"{path}: "
         raise ConfigurationError("\n".join(where + line for line in str(error).splitlines())) from error
