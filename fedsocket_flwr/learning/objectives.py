@@ -7,6 +7,7 @@ Legend: ``B`` batch, ``C`` classes, ``N`` rows, ``I`` images, ``T`` texts, ``E``
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Literal, Protocol, cast
 
 import torch
@@ -22,7 +23,9 @@ from fedsocket_flwr.models.predictor import SharedPredictor
 SCORE_SCALE = 15.0
 """Scores are 15 x cosine, Private's like Q's (FedSocket v1, A.5)."""
 FROZEN_BATCH = 1024
-"""Rows at a time where no gradient is needed."""
+"""Rows at a time where no gradient is needed, at most."""
+FROZEN_NUMBERS = 2**24
+"""Numbers of Private's input at a time there: 1024 rows of most inputs, 111 pictures of 224 x 224."""
 
 Table = tuple[Tensor, ...]
 """Outputs of a frozen model for all rows: logits, or image and text embeddings."""
@@ -87,7 +90,8 @@ class ClassificationObjective:
 
     def private_table(self, model: nn.Module) -> Table:
         """Return Private's logits (N, C)."""
-        return (_frozen(model, lambda rows: self.private_outputs(model, rows), self.examples),)
+        at_once = _rows_at_once(self._inputs)
+        return (_frozen(model, lambda rows: self.private_outputs(model, rows), self.examples, at_once),)
 
     def q_table(self, q: SharedPredictor) -> Table:
         """Return Q's logits (N, C)."""
@@ -151,7 +155,7 @@ class RetrievalObjective:
         """Return Private's embeddings of all images (I, E) and texts (T, E)."""
         images, texts = self._inputs["image"], self._inputs["text"]
         return (
-            _frozen(model, lambda rows: model.image_embeddings(images[rows]), len(images)),  # type: ignore[operator]
+            _frozen(model, lambda rows: model.image_embeddings(images[rows]), len(images), _rows_at_once({"image": images})),  # type: ignore[operator]
             _frozen(model, lambda rows: model.text_embeddings(texts[rows]), len(texts)),  # type: ignore[operator]
         )
 
@@ -194,6 +198,7 @@ class _DecodedRows:
 
     def __init__(self, pictures: UnitPictures, device: torch.device) -> None:
         self._pictures, self._device = pictures, device
+        self.shape = pictures.shape
 
     def __len__(self) -> int:
         return len(self._pictures)
@@ -214,12 +219,17 @@ def _tensor(values: Array, device: torch.device) -> Tensor:
     return torch.as_tensor(values if values.flags.writeable else values.copy(), device=device)
 
 
-def _frozen(model: nn.Module, outputs: Callable[[Tensor], Tensor], rows: int) -> Tensor:
+def _rows_at_once(inputs: Mapping[str, Tensor | _DecodedRows]) -> int:
+    """Return how many rows of Private's inputs are taken at a time: what a network keeps of large pictures is large, too."""
+    return min(FROZEN_BATCH, max(1, FROZEN_NUMBERS // sum(prod(values.shape[1:]) for values in inputs.values())))
+
+
+def _frozen(model: nn.Module, outputs: Callable[[Tensor], Tensor], rows: int, at_once: int = FROZEN_BATCH) -> Tensor:
     """Return a frozen model's outputs for all rows, in batches."""
     model.eval()
     with torch.no_grad():
         device = next(model.parameters()).device
-        return torch.cat([outputs(batch) for batch in torch.split(torch.arange(rows, device=device), FROZEN_BATCH)])
+        return torch.cat([outputs(batch) for batch in torch.split(torch.arange(rows, device=device), at_once)])
 
 
 def batches(rows: int, size: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:

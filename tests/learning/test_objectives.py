@@ -1,22 +1,28 @@
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import nn
 
+from fedsocket_flwr.datasets.pictures import Pictures, UnitPictures
 from fedsocket_flwr.learning.objectives import (
     FROZEN_BATCH,
     ClassificationObjective,
     RetrievalObjective,
+    _rows_at_once,
     batches,
     build_objective,
 )
 from fedsocket_flwr.learning_settings import TeachingSettings
 from tests.learning.tiny import (
     CPU,
+    WIDTH,
     Linear,
     Towers,
     classification,
@@ -172,6 +178,14 @@ def test_tables_are_made_in_batches_in_evaluation_mode_without_gradient() -> Non
     assert not table.requires_grad
 
 
+def test_large_pictures_are_taken_a_few_at_a_time() -> None:
+    assert _rows_at_once({"image": torch.empty(5000, 3, 32, 32, device="meta")}) == FROZEN_BATCH
+    assert _rows_at_once({"image": torch.empty(5000, 3, 224, 224, device="meta")}) == 111
+    assert _rows_at_once({"image": torch.empty(2, 3, 4096, 4096, device="meta")}) == 1
+    both = {"video": torch.empty(9, 8, 1280, device="meta"), "audio": torch.empty(9, 852, device="meta")}
+    assert _rows_at_once(both) == FROZEN_BATCH
+
+
 def test_nothing_is_measured_on_no_rows() -> None:
     assert classification([]).private_table(seeded(Linear))[0].shape == (0, 2)
 
@@ -193,3 +207,24 @@ def test_inputs_are_copied_so_that_mapped_files_stay_as_they_are() -> None:
     before = np.array(split.inputs["image"])
     objective._inputs["image"].zero_()
     np.testing.assert_array_equal(split.inputs["image"], before)
+
+
+class Flat(Towers):
+    """Reads pictures of 1 x 3 in grey."""
+
+    def image_embeddings(self, images: torch.Tensor) -> torch.Tensor:
+        return super().image_embeddings(images.flatten(1)[:, :WIDTH])
+
+
+def test_pictures_in_files_are_as_good_as_arrays(tmp_path: Path) -> None:
+    files = tuple(tmp_path / f"{k}.png" for k in range(3))
+    for k, file in enumerate(files):
+        Image.new("RGB", (4, 4), (80 * k, 255 - 60 * k, 30)).save(file)
+    pictures = UnitPictures(Pictures(files, 2))
+    split = retrieval_split([0, 1, 2, 2])
+    array = RetrievalObjective("task", replace(split, inputs={**split.inputs, "image": pictures[np.arange(3)]}), CPU, 0.5)
+    lazy = RetrievalObjective("task", replace(split, inputs={**split.inputs, "image": pictures}), CPU, 0.5)
+    model, rows = seeded(Flat), torch.tensor([3, 0, 2])
+    torch.testing.assert_close(lazy.private_outputs(model, rows), array.private_outputs(model, rows), rtol=0, atol=0)
+    for found, expected in zip(lazy.private_table(model), array.private_table(model), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
