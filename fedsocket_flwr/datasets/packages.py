@@ -141,8 +141,8 @@ def fetch(package: Package, folder: Path) -> None:
     """Fetch one package and unpack it into a folder, which is made."""
     manager = MANAGERS[package.manager]
     wanted = f"{package.name}{manager.between}{package.version}" if package.version else package.name
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as place:
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as place:
         _run(package, manager.download, Path(place), {"{package}": wanted, "{folder}": str(folder)})
         if manager.archive:
             _unpack(package, manager, Path(place), folder)
