@@ -12,6 +12,8 @@ from fedsocket_flwr.configuration_file import (
     read_configuration,
     read_with_settings,
     shipped_configurations,
+    shipped_sweep,
+    shipped_sweeps,
     write_configuration,
 )
 from fedsocket_flwr.errors import ConfigurationError
@@ -427,3 +429,23 @@ def test_a_configuration_without_a_section_says_so(tmp_path: Path) -> None:
         "run.yaml: tasks: missing, but required",
         "run.yaml: training: missing, but required",
     ]
+
+
+@pytest.mark.parametrize("name", ["demo", "paper/main", "paper/sweeps/main", "configs/paper/sweeps/main.yaml"])
+def test_shipped_sweeps_are_found_by_name_and_as_in_a_file_listing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = shipped_sweep(Path(name))
+    assert found.is_file()
+    assert found.stem == Path(name).stem
+    assert found.parent.name == "sweeps"
+    assert {"demo", "activity", "paper/main"} <= set(shipped_sweeps())
+
+
+def test_a_sweep_of_one_s_own_goes_first_and_an_unknown_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo").write_text("name: mine", encoding="utf-8")
+    assert shipped_sweep(Path("demo")) == Path("demo")
+    with pytest.raises(ConfigurationError, match="dmo: no such file; sweeps that ship with the package: activity, demo,"):
+        shipped_sweep(Path("dmo"))

@@ -140,6 +140,7 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, tu
     """
     settings = validate(SweepSettings, parse_yaml(read_text_file(path), str(path)), str(path))
     try:
+        _refuse_own_keys(settings, overrides)
         configurations = _configurations(settings, path, overrides)
         cells = tuple(_planned(*labels, config, settings.seeds) for labels, config in configurations.items())
         _refuse_repeats("names of cells", [cell.label for cell in cells])
@@ -153,6 +154,14 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, tu
         for seed in settings.seeds
     )
     return plan, tuple(members)
+
+
+def _refuse_own_keys(settings: SweepSettings, overrides: Sequence[str]) -> None:
+    """Refuse an override that would undo what the sweep varies."""
+    varied = {parse_key(key) for section in (settings.grid, *settings.arms.values()) for key in section} | {_SEED_KEY}
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if parse_key(key) in varied:
+            raise ValueError(f"--set {key}: the sweep itself says what {key} is")
 
 
 def _configurations(settings: SweepSettings, path: Path, overrides: Sequence[str]) -> dict[tuple[str, str], Configuration]:

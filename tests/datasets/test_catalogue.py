@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from fedsocket_flwr.datasets import catalogue
 from fedsocket_flwr.datasets.catalogue import CATALOGUE, DatasetEntry, availability, checked, entry, prepare, read_corpus
 from fedsocket_flwr.datasets.corpus import Corpus
 from fedsocket_flwr.errors import ConfigurationError, DataError
+from tests.published_layouts import write_agnews, write_cifar100, write_flickr30k
 
 
 def test_an_unknown_name_gets_the_nearest():
@@ -103,3 +105,28 @@ def test_data_of_ones_own_need_a_path(make_task):
             assert rows[name]["state"] == "needs a path"
             with pytest.raises(ConfigurationError, match=f"data set '{name}' needs `path`"):
                 prepare(name)
+
+
+def test_prepare_says_whether_downloaded_files_are_the_published_ones(tmp_path, monkeypatch):
+    root = write_agnews(tmp_path, 8, 8)
+    found = prepare("agnews", str(root))
+    assert (found["rows of text"], found["class Sci/Tech"], found["where"]) == ("16", "4", str(root))
+    assert found["checksums"].startswith("train.csv is another file (MD5 ")
+    digests = {name: hashlib.md5((root / name).read_bytes()).hexdigest() for name in ("train.csv", "test.csv")}
+    monkeypatch.setitem(CATALOGUE, "agnews", dataclasses.replace(CATALOGUE["agnews"], published=digests | {"classes": "0"}))
+    assert prepare("agnews", str(root))["checksums"] == "train.csv as published, test.csv as published, classes is not there"
+
+
+def test_prepare_finds_published_files_in_the_folder_below(tmp_path):
+    write_cifar100(tmp_path, 100, 100)
+    assert "meta is another file (MD5 " in prepare("cifar100", str(tmp_path))["checksums"]
+
+
+def test_prepare_decodes_every_picture(tmp_path):
+    root = write_flickr30k(tmp_path, 4, 2, 2)
+    found = prepare("flickr30k", str(root))
+    assert (found["rows of image"], found["rows of text"], found["pairs"], found["items"]) == ("8", "40", "40", "8")
+    last = sorted((root / "flickr30k-images").iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:300])
+    with pytest.raises(DataError, match=rf"{last.name} is not a picture that can be read"):
+        prepare("flickr30k", str(root))

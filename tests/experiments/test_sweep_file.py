@@ -203,3 +203,29 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_plan_is_stored_and_read_back(tmp_path: Path) -> None:
     plan, _ = planned(tmp_path, arms={"full": {}}, grid={"predictor.width": [8, 4]}, contrasts=contrast("full", "full"))
     assert SweepPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_settings_for_every_member(tmp_path: Path) -> None:
+    path = written(tmp_path, arms={"wide": {"predictor.width": 12}, "plain": {}})
+    _, members = read_sweep(path, ["resources.threads=2", "training.q.learning_rate=1e-3"])
+    assert {member.configuration.resources.threads for member in members} == {2}
+    assert {member.configuration.training.q.learning_rate for member in members} == {0.001}
+    assert {member.configuration.predictor.width for member in members if member.cell.arm == "wide"} == {12}
+
+
+@pytest.mark.parametrize("override", ["run.seed=3", "predictor.width=4", "predictor.residual_rank = 2"])
+def test_what_the_sweep_varies_cannot_be_set(override: str, tmp_path: Path) -> None:
+    arms, grid = {"noisy": {"predictor.width": 12}, "plain": {}}, {"predictor.residual_rank": [2, 4]}
+    path = written(tmp_path, arms=arms, grid=grid)
+    key = override.partition("=")[0].strip()
+    with pytest.raises(ConfigurationError, match=f"--set {key}: the sweep itself says what {key} is"):
+        read_sweep(path, [override])
+
+
+def test_paths_in_settings_are_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path = written(tmp_path, arms={})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    task = next(iter(read_sweep(path)[1][0].configuration.tasks))
+    _, members = read_sweep(path, [f"tasks.{task}.path=here"])
+    assert members[0].configuration.tasks[task].path == str(tmp_path / "elsewhere" / "here")
