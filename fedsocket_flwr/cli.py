@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from fedsocket_flwr.errors import ConfigurationError, FedSocketError, RunError
+from fedsocket_flwr.errors import ConfigurationError, FedSocketError
 
 if TYPE_CHECKING:
     from fedsocket_flwr.config import Configuration
@@ -77,11 +77,12 @@ def _run(options: argparse.Namespace) -> int:
     callbacks = [ProgressPrinter(sys.stdout)]
     engine: engines.Engine
     if options.resume is not None:
-        if options.config or options.out:
-            raise ConfigurationError("--resume takes its configuration from the run folder; give neither CONFIG nor --out")
+        if options.out:
+            raise ConfigurationError("--resume goes on in the run folder itself; give no --out")
         folder: Path = options.resume
+        given = _configuration(options) if options.config else None
         engine = options.engine or read_identity(folder)["engine"]
-        if not engines.resume(folder, engine, _rounds_only(options.set), callbacks):
+        if not engines.resume(folder, engine, None, callbacks, options.set, given):
             print(f"{folder} is finished; nothing to do")
     else:
         engine = options.engine or "ray"
@@ -91,17 +92,6 @@ def _run(options: argparse.Namespace) -> int:
         engines.carry_out(folder, engine, callbacks)
     print(f"report: {folder / 'report.md'}")
     return 0
-
-
-def _rounds_only(overrides: Sequence[str]) -> int | None:
-    """Return the number of rounds that a resumed run is given; anything else would not be the same run."""
-    rounds = None
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key != "run.rounds" or not value.isdecimal():
-            raise RunError(f"a resumed run can only change run.rounds, found --set {override}")
-        rounds = int(value)
-    return rounds
 
 
 def _configuration(options: argparse.Namespace) -> "Configuration":
@@ -224,7 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     _configuration_options(run)
     run.add_argument("--engine", choices=("ray", "inprocess"), help="default: ray; a resumed run keeps its own")
     run.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<name>-<seed>")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of this folder; only run.rounds may be set")
+    run.add_argument(
+        "--resume", type=Path, metavar="DIR", help="continue the run of this folder; a CONFIG that is given must be its own"
+    )
     run.set_defaults(command=_run)
 
     check = commands.add_parser("check", help="say everything that a run will do, before it does it")

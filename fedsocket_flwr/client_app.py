@@ -5,12 +5,13 @@ private models live in the store.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from fedsocket_flwr.config import ClientSettings, Configuration, TaskSettings, modality_key
 from fedsocket_flwr.errors import RegistrationError, StoreError
@@ -31,12 +32,25 @@ if TYPE_CHECKING:
 OPEN_CLIENTS = 32
 """Clients whose data a process keeps ready; a federation of thousands shares few processes."""
 
-app = ClientApp()
-log_through_flower()
+
+def build_app(train_mods: Sequence[Mod] = ()) -> ClientApp:
+    """Return the ClientApp.
+
+    Parameters
+    ----------
+    train_mods
+        Flower's client-side mods, or one's own, around the messages of a round, such as ``LocalDpMod``. They see what is
+        exchanged there, Q's blocks; registration, closing and TEST carry no arrays up and pass them by.
+    """
+    made = ClientApp()
+    made.query("register")(_register)
+    made.train(mods=list(train_mods))(_train)
+    made.query("close")(_close)
+    made.query("test")(_test)
+    return made
 
 
-@app.query("register")
-def register(message: Message, context: Context) -> Message:
+def _register(message: Message, context: Context) -> Message:
     """Keep the run's configuration and declare which client this node is."""
     request = message.content.config_records[RECORD]
     text, run = str(request["configuration"]), str(request["run"])
@@ -51,20 +65,17 @@ def register(message: Message, context: Context) -> Message:
     return Message(answer_registration(membership, digests), reply_to=message)
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def _train(message: Message, context: Context) -> Message:
     """Work on one round."""
     return _answer(message, context, lambda client, broadcast: client.train(broadcast))
 
 
-@app.query("close")
-def close(message: Message, context: Context) -> Message:
+def _close(message: Message, context: Context) -> Message:
     """Measure DEV of the last model and freeze every choice."""
     return _answer(message, context, lambda client, broadcast: (client.close(broadcast), ""))
 
 
-@app.query("test")
-def test(message: Message, context: Context) -> Message:
+def _test(message: Message, context: Context) -> Message:
     """Measure TEST with the frozen choices."""
     return _answer(message, context, lambda client, broadcast: (client.test(broadcast), ""))
 
@@ -137,3 +148,7 @@ def _configuration(text: str) -> Configuration:
 @functools.lru_cache(maxsize=OPEN_CLIENTS)
 def _open_client(text: str, client: str, run: str, state: Path) -> "Participant":
     return build_client(_configuration(text), client, run, state)
+
+
+log_through_flower()
+app = build_app()

@@ -9,7 +9,7 @@ Reading and writing the file, with YAML's own traps, is the work of :mod:`fedsoc
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -291,3 +291,16 @@ class Configuration(Settings):
 def modality_key(modalities: tuple[str, ...]) -> str:
     """Return the name of a set of modalities, as in ``image+text``."""
     return "+".join(sorted(modalities))
+
+
+def differing_settings(first: Any, second: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return key path -> the two values, wherever two configurations, as plain data, differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        parts: list[tuple[str, Any, Any]] = [
+            (f"{path}.{key}" if path else str(key), first.get(key), second.get(key)) for key in dict.fromkeys([*first, *second])
+        ]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        parts = [(f"{path}[{place}]", a, b) for place, (a, b) in enumerate(zip(first, second, strict=True))]
+    else:
+        return {} if first == second else {path: (first, second)}
+    return {key: values for name, a, b in parts for key, values in differing_settings(a, b, name).items()}

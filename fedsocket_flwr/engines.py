@@ -59,9 +59,19 @@ def start(config: Configuration, out: Path | None, engine: Engine, callbacks: Se
     return folder
 
 
-def resume(folder: Path, engine: Engine, rounds: int | None = None, callbacks: Sequence[Callback] = ()) -> bool:
-    """Continue a cut run, or a finished one with more rounds; return False when there was nothing left to do."""
-    if not prepare_resume(folder, rounds):
+def resume(
+    folder: Path,
+    engine: Engine,
+    rounds: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    overrides: Sequence[str] = (),
+    given: Configuration | None = None,
+) -> bool:
+    """Continue a cut run, or a finished one with more rounds; return False when there was nothing left to do.
+
+    ``rounds``, ``overrides`` and ``given`` are those of :func:`~fedsocket_flwr.run_preparation.prepare_resume`.
+    """
+    if not prepare_resume(folder, rounds, overrides, given):
         return False
     carry_out(folder.absolute(), engine, callbacks)
     return True

@@ -16,6 +16,8 @@ METRIC_LABELS = {
     "t2i_r10": "T2I R@10",
     "mean_r": "Mean R",
 }
+ROLLED_BACK = "rolled_back_to"
+"""A client's number: its newest private model was damaged or lost, and it went on from this version."""
 _HEADLINES = (("accuracy",), ("i2t_r1", "t2i_r1"))
 
 

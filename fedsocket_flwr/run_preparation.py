@@ -2,9 +2,11 @@
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedsocket_flwr.config import Configuration
+from fedsocket_flwr.config import Configuration, differing_settings
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.client_data import private_input_shapes
@@ -21,6 +23,18 @@ from fedsocket_flwr.runtime.run_files import claim_folder, load_checkpoint, read
 from fedsocket_flwr.runtime.store import state_directory
 
 CONFIGURATION = "config.yaml"
+MAY_CHANGE = (
+    "run.rounds",
+    "participation.registration_seconds",
+    "participation.round_seconds",
+    "participation.minimum_clients",
+    "participation.largest_answer",
+    "resources.workers",
+    "resources.cpus",
+    "resources.gpus",
+    "evaluation.tensorboard",
+)
+"""Settings that a resumed run may change: how far it goes, how long it waits and on what it runs, not what it computes."""
 
 
 def prepare_run(config: Configuration, out: Path | None, engine: str) -> Path:
@@ -55,26 +69,54 @@ def read_run_configuration(folder: Path) -> Configuration:
     return read_configuration(folder / CONFIGURATION)
 
 
-def prepare_resume(folder: Path, rounds: int | None) -> bool:
-    """Make a cut or finished run ready to go on, to ``rounds`` rounds if given; return whether anything is left to do.
+def prepare_resume(
+    folder: Path, rounds: int | None = None, overrides: Sequence[str] = (), given: Configuration | None = None
+) -> bool:
+    """Make a cut or finished run ready to go on, with more rounds or changed waiting if asked; return whether anything is left.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    rounds
+        The number of rounds to go on to; None: as configured.
+    overrides
+        Settings as on the command line, such as ``run.rounds=20``.
+    given
+        The configuration that the caller takes the run to have; it must be the run's own.
 
     Raises
     ------
     RunError
-        Fewer rounds than are already done, or none.
+        Fewer rounds than are already done, or none; or a setting that made what was learned differs from the run's own.
     """
-    config, checkpoint = read_run_configuration(folder), load_checkpoint(folder)
+    read_run_configuration(folder)
+    config, checkpoint = read_configuration(folder / CONFIGURATION, overrides), load_checkpoint(folder)
+    if rounds is not None:
+        config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": rounds})})
+    began = read_identity(folder).get("configuration")
+    for found in (config, given):
+        if found is not None and began is not None:
+            _require_same(folder, began, found)
     done = checkpoint.round if checkpoint else 0
-    wanted = config.run.rounds if rounds is None else rounds
+    wanted = config.run.rounds
     if wanted < max(done, 1):
         raise RunError(f"{folder} has finished {done} rounds; it cannot go back to {wanted}")
     if wanted > done:
         # What was measured at the end belonged to the shorter run. It goes first: a cut between the two loses nothing.
         (folder / "test.json").unlink(missing_ok=True)
-    if wanted != config.run.rounds:
-        changed = config.model_copy(update={"run": config.run.model_copy(update={"rounds": wanted})})
-        write_configuration(changed, folder / CONFIGURATION)
+    if config != read_run_configuration(folder):
+        write_configuration(config, folder / CONFIGURATION)
     return not _tested(folder, config)
+
+
+def _require_same(folder: Path, began: Mapping[str, Any], config: Configuration) -> None:
+    """Refuse a configuration that differs from the one that the run began with in more than may change on the way."""
+    differing = differing_settings(began, config.model_dump(mode="json"))
+    wrong = {key: values for key, values in differing.items() if key not in MAY_CHANGE}
+    if wrong:
+        listed = "; ".join(f"{key}: {then!r} when the run began, {now!r} now" for key, (then, now) in wrong.items())
+        raise RunError(f"{folder} cannot go on with another configuration ({listed}); only {', '.join(MAY_CHANGE)} may change")
 
 
 def _tested(folder: Path, config: Configuration) -> bool:

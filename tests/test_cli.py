@@ -153,8 +153,11 @@ class TestRun:
             "run", "--resume", "moved run", "--set", "run.rounds=2"
         )
         refused = command.refuses("run", "--resume", "moved run", "--set", "training.q.learning_rate=1e-3")
-        assert "a resumed run can only change run.rounds, found --set training.q.learning_rate=1e-3" in refused
-        assert "give neither CONFIG nor --out" in command.refuses("run", words, "--resume", "moved run")
+        assert "training.q.learning_rate: 0.0003 when the run began, 0.001 now" in refused
+        assert "nothing to do" in command.says("run", words, "--resume", "moved run")
+        words.write_text(words.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
+        assert "run.seed: 1 when the run began, 2 now" in command.refuses("run", words, "--resume", "moved run")
+        assert "give no --out" in command.refuses("run", "--resume", "moved run", "--out", "other")
 
     def test_what_cannot_start_leaves_nothing(self, command: Speaker, words: Path, tmp_path: Path) -> None:
         assert ", ".join(shipped_configurations()) in command.refuses("run")

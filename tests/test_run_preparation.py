@@ -1,3 +1,4 @@
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from fedsocket_flwr.configuration_file import write_configuration
 from fedsocket_flwr.errors import ConfigurationError, FedSocketError, ResourceError, RunError
 from fedsocket_flwr.plain_files import dump_json, read_json
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, q_parameters, read_run_configuration, run_facts
-from fedsocket_flwr.runtime.run_files import Checkpoint, save_checkpoint
+from fedsocket_flwr.runtime.run_files import Checkpoint, save_checkpoint, write_identity
 from tests.small_federation import drawn
 
 Configure = Callable[..., Configuration]
@@ -101,6 +102,7 @@ class TestResume:
         folder = tmp_path / "run"
         folder.mkdir()
         write_configuration(toy_config(), folder / "config.yaml")
+        write_identity(folder, toy_config(), "inprocess", q_parameters=1)
         save_checkpoint(folder, Checkpoint(2, drawn("q"), {"versions": {}}))
         return folder
 
@@ -136,6 +138,27 @@ class TestResume:
         with pytest.raises(RunError, match=f"has finished 2 rounds; it cannot go back to {rounds}"):
             prepare_resume(folder, rounds)
         assert read_run_configuration(folder).run.rounds == 3
+
+    def test_a_configuration_that_was_changed_meanwhile_is_refused_with_the_differing_keys(
+        self, folder: Path, toy_config: Configure
+    ) -> None:
+        changed = toy_config({"training.q.learning_rate": 0.5, "tasks.words.clients[1].name": "other", "run.rounds": 7})
+        write_configuration(changed, folder / "config.yaml")
+        with pytest.raises(RunError) as found:
+            prepare_resume(folder)
+        assert re.search(r"training\.q\.learning_rate: [0-9.]+ when the run began, 0.5 now", str(found.value))
+        assert "tasks.words.clients[1].name" in str(found.value)
+        assert "run.rounds:" not in str(found.value)
+
+    def test_a_configuration_that_is_given_must_be_the_runs_own(self, folder: Path, toy_config: Configure) -> None:
+        assert prepare_resume(folder, given=toy_config())
+        with pytest.raises(RunError, match=r"\(run.seed: 1 when the run began, 2 now\)"):
+            prepare_resume(folder, given=toy_config({"run.seed": 2}))
+
+    def test_how_long_it_waits_and_on_what_it_runs_may_change(self, folder: Path) -> None:
+        assert prepare_resume(folder, overrides=["participation.round_seconds=9", "resources.workers=1", "run.rounds=4"])
+        config = read_run_configuration(folder)
+        assert (config.participation.round_seconds, config.resources.workers, config.run.rounds) == (9.0, 1, 4)
 
     def test_another_folder_is_named(self, tmp_path: Path, folder: Path) -> None:
         shutil.rmtree(folder)

@@ -36,6 +36,7 @@ from fedsocket_flwr.learning.measuring import Choice, Measure, Measurement, buil
 from fedsocket_flwr.learning.objectives import Objective, Table, build_objective
 from fedsocket_flwr.learning.optimisers import build_optimiser, load_optimiser_arrays, optimiser_arrays
 from fedsocket_flwr.learning.teaching import Schedule, Stage
+from fedsocket_flwr.metric_names import ROLLED_BACK
 from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, initial_predictor
 from fedsocket_flwr.runtime.store import ClientStore, Snapshot
 from fedsocket_flwr.seeds import derive_seed
@@ -127,7 +128,7 @@ class Participant(ABC):
                 return self._update(broadcast, broadcast.base_version, broadcast.blocks, {}), str(error)
             self._save(state, broadcast)
         blocks = {**broadcast.blocks, **self._trained_blocks(state, broadcast.blocks)}
-        metrics = _dev_metrics(measured) | losses | {"seconds": time.monotonic() - began}
+        metrics = _dev_metrics(measured) | losses | _rolled_back(state, broadcast) | {"seconds": time.monotonic() - began}
         return self._update(broadcast, broadcast.round, blocks, metrics), ""
 
     def close(self, broadcast: Broadcast) -> Update:
@@ -149,7 +150,7 @@ class Participant(ABC):
             for endpoint, kept in checkpoints.kept.items()
             if kept.counts
         }
-        return self._update(broadcast, state.version, {}, _dev_metrics(measured), counts)
+        return self._update(broadcast, state.version, {}, _dev_metrics(measured) | _rolled_back(state, broadcast), counts)
 
     def test(self, broadcast: Broadcast) -> Update:
         """Measure TEST once, with the frozen choices."""
@@ -261,7 +262,7 @@ class Participant(ABC):
         checkpoints = Checkpoints({})
         blocks: Blocks = broadcast.blocks
         if version:
-            snapshot = self.store.load(version)
+            version, snapshot = self.store.load_intact(version)
             checkpoints = Checkpoints.from_notes(snapshot.notes["checkpoints"])
             load_module_arrays(private, under("private", snapshot.arrays))
             with torch.no_grad():
@@ -289,10 +290,10 @@ class Participant(ABC):
         if state.q and not broadcast.blocks:
             arrays |= named("q", module_arrays(state.q))
         former = Checkpoints({})
-        if broadcast.base_version:
-            former = Checkpoints.from_notes(self.store.load(broadcast.base_version).notes["checkpoints"])
+        if state.version:
+            former = Checkpoints.from_notes(self.store.load(state.version).notes["checkpoints"])
         snapshot = Snapshot(arrays, {"checkpoints": state.checkpoints.to_notes()})
-        needed = state.checkpoints.versions() | former.versions() | {broadcast.base_version}
+        needed = state.checkpoints.versions() | former.versions() | {state.version}
         self.store.save(broadcast.round, snapshot, keep=needed)
         self.store.remove_blocks(keep=self.kept_blocks | {q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
 
@@ -327,6 +328,11 @@ class Participant(ABC):
             metrics=metrics,
             counts=counts or {},
         )
+
+
+def _rolled_back(state: State, broadcast: Broadcast) -> dict[str, float]:
+    """Say which version the client went on from, where it is not the one that the server last saw."""
+    return {} if state.version == broadcast.base_version else {ROLLED_BACK: float(state.version)}
 
 
 def _dev_metrics(measured: Measurement) -> dict[str, float]:

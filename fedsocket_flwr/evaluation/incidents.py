@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ROLLED_BACK = "rolled_back_to"
-"""A client's number: its newest private model was damaged, and it went on from this version."""
+from fedsocket_flwr.metric_names import ROLLED_BACK
 
 
 def incidents(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -1,8 +1,9 @@
 """The server's files of a run: the claimed folder, its identity, and the checkpoint that a cut run continues from."""
 
+import contextlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,10 @@ from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.runtime.block_files import read_blocks, write_blocks
+from fedsocket_flwr.runtime.file_locks import try_lock, unlock
 
 IDENTITY = "run.json"
+LOCK = "run.lock"
 CHECKPOINT = "q.safetensors"
 DEFAULT_PARENT = Path("runs")
 
@@ -75,7 +78,8 @@ def write_identity(folder: Path, config: Configuration, engine: str, q_parameter
     """Name the run, once and for all, and return the name: the key of its private models in the store."""
     run = f"{config.run.name}-{config.run.seed}-{secrets.token_hex(6)}"
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    identity = {"run": run, "engine": engine, "created": created, "q_parameters": q_parameters}
+    identity: dict[str, Any] = {"run": run, "engine": engine, "created": created, "q_parameters": q_parameters}
+    identity["configuration"] = config.model_dump(mode="json")
     write_whole(folder / IDENTITY, dump_json(identity, indent=2) + "\n")
     return run
 
@@ -86,6 +90,18 @@ def read_identity(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} is no run folder: it has no {IDENTITY}")
     identity: dict[str, Any] = read_json(folder / IDENTITY)
     return identity
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a run folder against every other process that would carry on the same run; :class:`RunError` if one does."""
+    with open(folder / LOCK, "a+b") as file:
+        if not try_lock(file):
+            raise RunError(f"{folder} is in use: another process is carrying on this run")
+        try:
+            yield
+        finally:
+            unlock(file)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:

@@ -12,17 +12,17 @@ import json
 import logging
 import os
 import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.runtime.block_files import PART, read_blocks, remove_file, strict_json, write_atomically, write_blocks
+from fedsocket_flwr.runtime.file_locks import lock, try_lock, unlock
 from fedsocket_flwr.state_folder import HOME_VARIABLE, STATE_DIRECTORY_KEY, state_folder
 
 ABANDONED_SECONDS = 3600.0
@@ -76,13 +76,13 @@ class ClientStore:
         """Hold the client against all other processes and threads; a process that dies lets go."""
         self._prepare()
         with open(self._folder / "lock", "a+b") as file:
-            if not _try_lock(file):
+            if not try_lock(file):
                 logger.info("waiting for the lock of client %s in run %s", self._client, self._run)
-                _lock(file)
+                lock(file)
             try:
                 yield
             finally:
-                _unlock(file)
+                unlock(file)
 
     def load(self, version: int) -> Snapshot:
         """Return the state at a version; :class:`StoreError` when it is absent or damaged."""
@@ -95,6 +95,26 @@ class ClientStore:
                 f"client {self._client!r} of run {self._run!r} has no version {version} (versions: {existing}); expected {path}"
             ) from error
         return Snapshot(dict(content.arrays), json.loads(content.notes))
+
+    def load_intact(self, version: int) -> tuple[int, Snapshot]:
+        """Return the newest state up to a version that is whole, and which version that is.
+
+        A damaged file costs the round that it was written in, and no more; the log names it.
+
+        Raises
+        ------
+        StoreError
+            There is none; the message is that of the version asked for.
+        """
+        try:
+            return version, self.load(version)
+        except StoreError as error:
+            for older in reversed([found for found in self.versions() if found < version]):
+                with contextlib.suppress(StoreError):
+                    snapshot = self.load(older)
+                    logger.warning("client %s goes on from version %d of its private model: %s", self._client, older, error)
+                    return older, snapshot
+            raise
 
     def save(self, version: int, snapshot: Snapshot, keep: Collection[int]) -> None:
         """Write a version, then remove those that are neither ``version`` nor in ``keep``.
@@ -251,46 +271,10 @@ def _describe(folder: Path) -> StoredRun:
 def _require_unused(run: str, folder: Path) -> None:
     for path in folder.glob("*/lock"):
         with open(path, "a+b") as file:
-            if not _try_lock(file):
+            if not try_lock(file):
                 raise StoreError(f"run {run!r} is in use: another process holds {path}")
-            _unlock(file)
+            unlock(file)
 
 
 def _remedy() -> str:
     return f"set {HOME_VARIABLE}, or {STATE_DIRECTORY_KEY!r} in the node's configuration, to a folder that can be written"
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _lock(file: IO[bytes]) -> None:
-        while not _try_lock(file):
-            time.sleep(0.1)
-
-    def _unlock(file: IO[bytes]) -> None:
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _lock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
