@@ -9,8 +9,7 @@ from typing import Any
 from fedsocket_flwr.config import Configuration, differing_settings
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
 from fedsocket_flwr.datasets.catalogue import read_corpus
-from fedsocket_flwr.datasets.client_data import private_input_shapes
-from fedsocket_flwr.datasets.interfaces import build_interface
+from fedsocket_flwr.datasets.client_data import private_input_shapes, shared_interface
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.report import write_report
@@ -131,7 +130,7 @@ def require_interfaces(config: Configuration) -> None:
         corpus = read_corpus(task)
         for modality in task.interface_modalities:
             try:
-                build_interface(config.interfaces[modality])(corpus.raw[modality][:1])
+                shared_interface(config.interfaces[modality])(corpus.raw[modality][:1])
             except ConfigurationError as error:
                 raise ConfigurationError(f"interfaces.{modality}, for task {name!r}: {error}") from error
 

@@ -6,6 +6,7 @@ Legend: ``B`` batch, ``D`` numbers that the network gives.
 import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,8 @@ class Backbone:
             numbers = all(isinstance(value, int | float) for value in chosen[key])
             if len(chosen[key]) != 3 or not numbers or (key == "std" and not min(chosen[key]) > 0):
                 raise ConfigurationError("interface 'backbone': mean and std need three numbers each, std above zero")
-        network = build_network(chosen["library"], chosen["model"], chosen["weights"], chosen["file"])
-        self._network = FrozenNetwork("backbone", network, chosen["size"], chosen["mean"], chosen["std"])
+        build = partial(build_network, chosen["library"], chosen["model"], chosen["weights"], chosen["file"])
+        self._network = FrozenNetwork("backbone", build, chosen["size"], chosen["mean"], chosen["std"])
         self.content = self._network.checksum
 
     def __call__(self, raw: Raw) -> Array:
@@ -74,18 +75,29 @@ class FrozenNetwork:
     ----------
     kind
         The interface's name, for messages.
-    network
-        Takes ``float32`` (B, 3, size, size) and gives (B, D) or maps of one cell; in evaluation mode.
+    build
+        Makes the network, when it is first needed: it takes ``float32`` (B, 3, size, size) and gives (B, D) or maps of one cell.
     size
         Side to which pictures are scaled.
     mean, std
         Three numbers each: what every colour in [0, 1] is reduced and divided by.
     """
 
-    def __init__(self, kind: str, network: "torch.nn.Module", size: int, mean: Sequence[float], std: Sequence[float]) -> None:
-        self.checksum = weights_checksum(network.state_dict())
-        self._kind, self._network, self._size = kind, network, size
+    def __init__(
+        self, kind: str, build: Callable[[], "torch.nn.Module"], size: int, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        self._kind, self._build, self._size = kind, build, size
         self._mean, self._std = (np.asarray(values, dtype=np.float32).reshape(3, 1, 1) for values in (mean, std))
+
+    @cached_property
+    def network(self) -> "torch.nn.Module":
+        """The network, in evaluation mode."""
+        return self._build()
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the network's weights."""
+        return weights_checksum(self.network.state_dict())
 
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D), computed on the first GPU that this process sees, else on the CPU."""
@@ -93,7 +105,7 @@ class FrozenNetwork:
 
         images = require_images(self._kind, raw)
         device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-        network = self._network.to(device)
+        network = self.network.to(device)
         found = []
         # Full float32 on a GPU too, and algorithms that give the same bits each time.
         with torch.inference_mode(), torch.backends.cudnn.flags(True, False, deterministic=True, allow_tf32=False):

@@ -90,7 +90,7 @@ def private_input_shapes(config: Configuration, client: str) -> dict[str, tuple[
     task = config.tasks[name]
     raw = read_corpus(task).raw
     if task.private_inputs == "features":
-        return {m: tuple(_interface(config.interfaces[m])(raw[m][:1]).shape[1:]) for m in task.held_by(settings)}
+        return {m: tuple(shared_interface(config.interfaces[m])(raw[m][:1]).shape[1:]) for m in task.held_by(settings)}
     return {m: tuple(private_inputs(m, raw[m][:1], task).shape[1:]) for m in task.held_by(settings)}
 
 
@@ -143,7 +143,7 @@ def token_modalities(config: Configuration) -> frozenset[str]:
             raw = read_corpus(task).raw[modality]
             # Pictures and texts become one vector each: only rows that are tokens already need a look, which may cost weights.
             tokens = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.ndim == 3
-            tokens = tokens and _interface(config.interfaces[modality])(raw[:1]).ndim == 3
+            tokens = tokens and shared_interface(config.interfaces[modality])(raw[:1]).ndim == 3
             found.setdefault(modality, {})[tokens] = name
     for modality, tasks in found.items():
         if len(tasks) == 2:
@@ -167,7 +167,7 @@ def describe_clients(config: Configuration) -> list[dict[str, Any]]:
     return rows
 
 
-def _interface(settings: InterfaceSettings) -> Interface:
+def shared_interface(settings: InterfaceSettings) -> Interface:
     """Return the interface of these settings, built once per process."""
     key = json.dumps(settings.model_dump(mode="json"), sort_keys=True, default=str)
     if key not in _INTERFACES:
@@ -179,7 +179,7 @@ def _features(
     settings: InterfaceSettings, corpus: Corpus, modality: str, cache_dir: Path, progress: Progress | None = None
 ) -> Array:
     """Return the features of a whole modality, mapped once per process."""
-    interface = _interface(settings)
+    interface = shared_interface(settings)
     # The corpus is kept beside its features, so its id cannot be given to another one.
     place = (interface.digest, id(corpus), modality, cache_dir)
     if place not in _FEATURES:

@@ -18,6 +18,11 @@ class PackagedFiles:
     files: Mapping[str, str]
     licence: str
 
+    @property
+    def digest(self) -> str:
+        """One checksum for all files."""
+        return hashlib.sha256("".join(self.files.values()).encode()).hexdigest()
+
 
 INTERFACE_FILES: Mapping[str, PackagedFiles] = {
     "efficientnet_lite0": PackagedFiles(
@@ -52,11 +57,17 @@ def interface_files(name: str) -> list[Path]:
     return [distribution_files(row.package.name, file, how, data_folder(name))[0] for file in row.files]
 
 
-def prepare_interface(name: str) -> dict[str, str]:
-    """Return where the files are, after a comparison with the published checksums."""
+def published_files(name: str) -> list[Path]:
+    """Return :func:`interface_files`, or raise :class:`DataError` where they are not the published ones."""
     files = interface_files(name)
     _require_published(name, files)
-    return {"name": name, "where": str(files[0].parent), "licence": INTERFACE_FILES[name].licence, "checksums": "as published"}
+    return files
+
+
+def prepare_interface(name: str) -> dict[str, str]:
+    """Return where the files are, after a comparison with the published checksums."""
+    where = str(published_files(name)[0].parent)
+    return {"name": name, "where": where, "licence": INTERFACE_FILES[name].licence, "checksums": "as published"}
 
 
 def fetch_interface(name: str) -> dict[str, str]:

