@@ -2,6 +2,8 @@ import logging
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedsocket_flwr.datasets.agnews import CLASSES, read
 from fedsocket_flwr.datasets.catalogue import checked
@@ -37,6 +39,19 @@ def test_parquet_reads_as_the_files_do(tmp_path):
     assert found.raw["text"] == expected.raw["text"]
     assert found.labels.tolist() == expected.labels.tolist()
     assert found.part == expected.part
+
+
+FIELD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\\\0"), max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(st.tuples(st.integers(1, 4), FIELD, FIELD), min_size=1, max_size=6))
+def test_any_text_comes_back_as_it_was_written(rows, tmp_path_factory):
+    root = write_agnews(tmp_path_factory.mktemp("any"), 4, 4)
+    write_agnews_csv(root / "train.csv", rows)
+    corpus = read(str(root), {})
+    assert corpus.raw["text"][:-4] == [f"{title} {text}".strip() for _, title, text in rows]
+    assert corpus.labels[:-4].tolist() == [label - 1 for label, _, _ in rows]
 
 
 def odd(tmp_path):

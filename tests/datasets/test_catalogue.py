@@ -117,6 +117,17 @@ def test_prepare_says_whether_downloaded_files_are_the_published_ones(tmp_path, 
     assert prepare("agnews", str(root))["checksums"] == "train.csv as published, test.csv as published, classes is not there"
 
 
+@pytest.mark.parametrize("write", [write_cifar100, write_agnews, write_flickr30k])
+def test_rows_of_downloaded_data_sets_are_true(write, tmp_path):
+    names = {write_cifar100: "cifar100", write_agnews: "agnews", write_flickr30k: "flickr30k"}
+    row = CATALOGUE[names[write]]
+    corpus = checked(catalogue.resolve(row.reader)(str(write(tmp_path)), {}))
+    assert (corpus.name, corpus.kind, tuple(sorted(corpus.raw))) == (row.name, row.kind, row.modalities)
+    assert corpus.classes == (row.classes or ())
+    with pytest.raises(ConfigurationError, match=f"data set '{row.name}' needs `path`"):
+        prepare(row.name)
+
+
 def test_prepare_finds_published_files_in_the_folder_below(tmp_path):
     write_cifar100(tmp_path, 100, 100)
     assert "meta is another file (MD5 " in prepare("cifar100", str(tmp_path))["checksums"]
