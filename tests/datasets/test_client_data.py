@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedsocket_flwr.datasets import client_data
+from fedsocket_flwr.datasets import client_data, interfaces
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.client_data import (
     describe_clients,
@@ -74,6 +74,39 @@ def test_warming_computes_what_clients_read(toy, tmp_path):
     client_data._FEATURES.clear()
     open_client_data(toy, "pairs-b", tmp_path)
     assert sorted(tmp_path.glob("*.npy")) == before
+
+
+def test_a_second_run_computes_nothing(toy, tmp_path, monkeypatch):
+    """Another process, that is: it holds nothing in memory, and every client's features come from the cache."""
+    warm_features(toy, tmp_path)
+    first = {client.name: open_client_data(toy, client.name, tmp_path) for _, client in toy.clients()}
+
+    def refuse(*arguments):
+        raise AssertionError("features are computed again")
+
+    client_data._FEATURES.clear()
+    client_data._SPLITS.clear()
+    monkeypatch.setattr(interfaces.Projected, "__call__", refuse)
+    warm_features(toy, tmp_path)
+    for name, expected in first.items():
+        found = open_client_data(toy, name, tmp_path)
+        for modality, values in expected.train.features.items():
+            np.testing.assert_array_equal(found.train.features[modality], values)
+    other = toy.model_copy(update={"interfaces": {m: s.model_copy(update={"seed": 8}) for m, s in toy.interfaces.items()}})
+    with pytest.raises(AssertionError, match="computed again"):
+        warm_features(other, tmp_path)
+
+
+def test_q_reads_float32_from_half_precision(toy, tmp_path):
+    halves = {m: s.model_copy(update={"storage": "float16"}) for m, s in toy.interfaces.items()}
+    half = toy.model_copy(update={"interfaces": halves})
+    for _, client in toy.clients():
+        expected = open_client_data(toy, client.name, tmp_path).train.features
+        found = open_client_data(half, client.name, tmp_path).train.features
+        for modality, values in expected.items():
+            assert found[modality].dtype == np.float32
+            np.testing.assert_array_equal(found[modality], values.astype(np.float16).astype(np.float32))
+    assert {np.load(file, mmap_mode="r").dtype.name for file in tmp_path.glob("*.npy")} == {"float32", "float16"}
 
 
 def test_tokens_through_the_identity(tmp_path):
