@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsocket_flwr.configuration_file import read_text_file
 from fedsocket_flwr.datasets.corpus import Raw
+from fedsocket_flwr.datasets.pictures import read_picture
 from fedsocket_flwr.endpoints import Endpoint, Predictor, load_predictor
 from fedsocket_flwr.errors import DataError
 
@@ -47,7 +48,8 @@ def predict_files(run: Path, client: str, endpoint: Endpoint, files: Sequence[Pa
 def read_raw(files: Sequence[Path], predictor: Predictor) -> dict[str, Raw]:
     """Return raw inputs by modality: ``.npy`` arrays of images or vectors, ``.txt`` files with a text a line, and pictures.
 
-    Pictures are turned to grey and to the size that the client was trained on; several pictures are rows in the order given.
+    Pictures are brought to the size and colours that the client was trained on, as the data sets of pictures do; several pictures
+    are rows in the order given.
     """
     facts = predictor.facts
     raw: dict[str, Raw] = {}
@@ -87,14 +89,5 @@ def _read_array(path: Path) -> Raw:
 
 
 def _read_pictures(paths: Sequence[Path], shape: tuple[int, ...]) -> Raw:
-    from PIL import Image
-
     channels, height, width = shape
-    rows = []
-    for path in paths:
-        try:
-            with Image.open(path) as picture:
-                rows.append(np.asarray(picture.convert("L" if channels == 1 else "RGB").resize((width, height)), dtype=np.uint8))
-        except OSError as error:
-            raise DataError(f"{path}: not a picture ({error})") from error
-    return np.stack(rows)
+    return np.stack([read_picture(path, (height, width), colour=channels == 3) for path in paths])

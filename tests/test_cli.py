@@ -316,7 +316,7 @@ class TestPredict:
         np.save(tmp_path / "small.npy", np.zeros((2, 4, 4), dtype=np.uint8))
         assert "no client is called 'bag'" in command.refuses("predict", toy_run, "texts.txt", "--client", "bag")
         assert "no such file" in command.refuses("predict", toy_run, "absent.txt", "--client", "words-bag")
-        assert "not a picture" in command.refuses("predict", toy_run, "no.png", "--client", "shapes-cnn")
+        assert "is not a picture that can be read" in command.refuses("predict", toy_run, "no.png", "--client", "shapes-cnn")
         assert "no file gives its image" in command.refuses("predict", toy_run, "texts.txt", "--client", "shapes-cnn")
         assert "trained on (1, 8, 8)" in command.refuses("predict", toy_run, "small.npy", "--client", "shapes-cnn")
         assert "no run folder" in command.refuses("predict", "absent", "texts.txt", "--client", "words-bag")

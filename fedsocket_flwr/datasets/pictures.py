@@ -1,6 +1,6 @@
 """Picture files as rows of one size, decoded when they are asked for: a large data set never lies in memory as a whole.
 
-Legend: ``N`` rows, ``S`` side in pixels.
+Legend: ``N`` rows, ``H`` height, ``W`` width, ``S`` side of a square.
 """
 
 import hashlib
@@ -22,8 +22,17 @@ Array = NDArray[Any]
 MOST_WORKERS = 8
 
 
-def read_picture(file: Path, size: int, colour: bool) -> Array:
-    """Return one picture as ``uint8`` (S, S, 3), or (S, S) in grey, whatever its own size and mode (palette, CMYK, ...).
+def read_picture(file: Path, size: int | tuple[int, int], colour: bool) -> Array:
+    """Return one picture as ``uint8`` (H, W, 3), or (H, W) in grey, whatever its own size and mode (palette, CMYK, ...).
+
+    Parameters
+    ----------
+    file
+        The picture.
+    size
+        Height and width that it is scaled to, or the side of a square.
+    colour
+        Whether it is in colour.
 
     Raises
     ------
@@ -33,12 +42,13 @@ def read_picture(file: Path, size: int, colour: bool) -> Array:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     require_real_file(file)
+    height, width = (size, size) if isinstance(size, int) else size
     try:
         with Image.open(file) as image:
             upright = ImageOps.exif_transpose(image)
             if upright.mode == "P" and "transparency" in upright.info:
                 upright = upright.convert("RGBA")
-            scaled = upright.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR)
+            scaled = upright.convert("RGB" if colour else "L").resize((width, height), Image.Resampling.BILINEAR)
             return np.asarray(scaled, dtype=np.uint8)
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{file} is not a picture that can be read: {error}") from error

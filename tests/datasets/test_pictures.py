@@ -47,6 +47,12 @@ def test_a_palette_with_transparency(tmp_path):
     np.testing.assert_array_equal(read_picture(tmp_path / "a.png", 2, colour=True), np.tile(RED, (2, 2, 1)))
 
 
+def test_height_and_width(tmp_path):
+    Image.new("RGB", (9, 4), RED).save(tmp_path / "a.png")
+    assert read_picture(tmp_path / "a.png", (5, 7), colour=True).shape == (5, 7, 3)
+    assert read_picture(tmp_path / "a.png", (5, 7), colour=False).shape == (5, 7)
+
+
 def test_rows_are_those_of_the_files_however_they_are_asked_for(tmp_path):
     pictures = made(tmp_path)
     whole = pictures[:]
