@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsocket_flwr.config import Configuration
-from fedsocket_flwr.datasets.catalogue import entry, read_corpus
-from fedsocket_flwr.datasets.client_data import describe_clients
+from fedsocket_flwr.datasets.catalogue import entry
+from fedsocket_flwr.datasets.client_data import describe_clients, task_classes
 from fedsocket_flwr.evaluation.drawing import to_png
 from fedsocket_flwr.evaluation.label_plot import label_distribution
 from fedsocket_flwr.evaluation.run_folder import ClientFacts
@@ -38,8 +38,8 @@ class Check:
                 client=row["client"],
                 task=row["task"],
                 modalities=self.config.client_modalities(row["client"]),
-                examples=row["train"],
-                class_counts=tuple(row["class_counts"].values()),
+                examples=row["train"] or 0,
+                class_counts=tuple(row["class_counts"].values()) or (0,) * len(task_classes(self.config, row["task"])),
             )
             for row in self.clients
         ]
@@ -53,7 +53,9 @@ class Check:
         for modality, interface in self.config.interfaces.items():
             yield f"interface of {modality}: {interface.kind}, width {interface.width}, seed {interface.seed}"
         for name, task in self.config.tasks.items():
-            yield f"data of {name}: {task.dataset} ({entry(task.dataset).licence}), {len(read_corpus(task).classes)} classes"
+            own = "; every client's own, known at registration" if task.has_own_data else ""
+            classes = len(task_classes(self.config, name))
+            yield f"data of {name}: {task.dataset} ({entry(task.dataset).licence}), {classes} classes{own}"
         yield ""
         yield from self._exchange()
         yield ""
@@ -74,7 +76,7 @@ class Check:
             )
             for row in self.clients
         ]
-        figure = label_distribution(facts, {name: read_corpus(task).classes for name, task in self.config.tasks.items()})
+        figure = label_distribution(facts, {name: task_classes(self.config, name) for name in self.config.tasks})
         if figure is not None:
             write_whole(path, to_png(figure))
 

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsocket_flwr.config import ClientSettings, Configuration, TaskSettings, modality_key
-from fedsocket_flwr.errors import RegistrationError, StoreError
+from fedsocket_flwr.errors import FedSocketError, RegistrationError, StoreError
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Broadcast, Update
 from fedsocket_flwr.exchange.registration import RECORD, answer_registration
@@ -29,6 +29,7 @@ from fedsocket_flwr.runtime.store import state_directory
 if TYPE_CHECKING:
     from fedsocket_flwr.clients.participant import Participant
 
+DATA_DIRECTORY_KEY = "data-dir"
 OPEN_CLIENTS = 32
 """Clients whose data a process keeps ready; a federation of thousands shares few processes."""
 
@@ -59,8 +60,16 @@ def _register(message: Message, context: Context) -> Message:
     path = _configuration_path(state, run)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_whole(path, text)
-    with limited_threads(config.resources.threads):
-        membership = _open_client(text, client_name(context.node_config, config), run, state).membership()
+    name = client_name(context.node_config, config)
+    try:
+        with limited_threads(config.resources.threads):
+            client = _open_client(text, name, run, state, _data_directory(context.node_config))
+            if config.tasks[client.data.task].has_own_data:
+                client.require_models()
+    except (FedSocketError, OSError) as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines())
+        raise RegistrationError(f"client {name!r} cannot take part: {reason}") from error
+    membership = client.membership()
     digests = {"code": code_digest(), "configuration": config.digest()}
     return Message(answer_registration(membership, digests), reply_to=message)
 
@@ -104,6 +113,12 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
     return names[number]
 
 
+def _data_directory(node_config: Mapping[str, Any]) -> Path | None:
+    """Return where a node says that its data are; None: where the configuration says."""
+    chosen = node_config.get(DATA_DIRECTORY_KEY)
+    return Path(str(chosen)).expanduser().absolute() if chosen else None
+
+
 def clients_by_work(config: Configuration) -> list[str]:
     """Return the clients' names, those that a round is expected to cost most first, equal ones in the order of the file.
 
@@ -113,7 +128,7 @@ def clients_by_work(config: Configuration) -> list[str]:
 
     def work(task: TaskSettings, client: ClientSettings) -> float:
         modalities = task.held_by(client)
-        dealt = 1 if task.partition.kind in ("natural", "all") else len(task.clients)
+        dealt = 1 if task.partition.kind in ("natural", "all", "own") else len(task.clients)
         rows = (task.partition.train or 1) / dealt
         return rows * config.training.private[modality_key(modalities)].epochs * len(modalities)
 
@@ -130,7 +145,8 @@ def _answer(message: Message, context: Context, work: Callable[["Participant", B
     text = path.read_text(encoding="utf-8")
     config = _configuration(text)
     with limited_threads(config.resources.threads):
-        client = _open_client(text, client_name(context.node_config, config), broadcast.run, state)
+        name, data = client_name(context.node_config, config), _data_directory(context.node_config)
+        client = _open_client(text, name, broadcast.run, state, data)
         update, failure = work(client, broadcast)
         release_memory(client.device)
     return Message(payload.write_update(update, failure), reply_to=message)
@@ -146,8 +162,8 @@ def _configuration(text: str) -> Configuration:
 
 
 @functools.lru_cache(maxsize=OPEN_CLIENTS)
-def _open_client(text: str, client: str, run: str, state: Path) -> "Participant":
-    return build_client(_configuration(text), client, run, state)
+def _open_client(text: str, client: str, run: str, state: Path, data: Path | None) -> "Participant":
+    return build_client(_configuration(text), client, run, state, data)
 
 
 log_through_flower()

@@ -60,9 +60,10 @@ class PartitionSettings(Settings):
     ``group`` names the column of what must not be torn between two folds (a person, a dialogue, a video). ``donors_recipients``
     divides by it: whole groups are TEST (``test_groups``), DEV (``dev_groups``) and each donor's (``donor_groups``); of the other
     groups the recipients are dealt units of the column ``unit`` (none: single rows), of which they keep the share ``keep``.
+    With ``own`` nothing is dealt: every client reads TRAIN, DEV and TEST of its own.
     """
 
-    kind: Literal["dirichlet", "iid", "natural", "all", "donors_recipients"] = "iid"
+    kind: Literal["dirichlet", "iid", "natural", "all", "donors_recipients", "own"] = "iid"
     seed: Seed = 7
     alpha: Positive = 0.5
     column: str | None = None
@@ -82,6 +83,14 @@ class PartitionSettings(Settings):
     def _natural_needs_a_column(self) -> Self:
         if self.kind == "natural" and self.column is None:
             raise ValueError("a natural partition needs `column`, the data set's column that names the owner of a row")
+        return self
+
+    @model_validator(mode="after")
+    def _own_data_are_not_dealt(self) -> Self:
+        dealing = ("seed", "alpha", "column", "train", "dev", "test", "manifest")
+        given = [name for name in dealing if getattr(self, name) != type(self).model_fields[name].default]
+        if self.kind == "own" and given:
+            raise ValueError(f"{', '.join(given)} say how rows are dealt, which those of kind own are not")
         return self
 
     @model_validator(mode="after")
@@ -120,6 +129,7 @@ class TaskSettings(Settings):
 
     ``shared`` are the modalities that Q reads, and every client holds them; none given: Q reads of each client what it holds.
     Private models read the data themselves (``private_inputs: raw``) or interface features of their modalities (``features``).
+    ``classes`` names the classes, in the order of the labels, where clients have data of their own (``partition.kind: own``).
     """
 
     dataset: str
@@ -129,6 +139,7 @@ class TaskSettings(Settings):
     private_inputs: Literal["raw", "features"] = "raw"
     path: str | None = None
     options: FreeMapping = {}
+    classes: Annotated[Names, Field(min_length=2)] | None = None
     text_buckets: Annotated[int, Field(ge=16)] = 8192
     text_length: Annotated[int, Field(ge=1)] = 64
     partition: PartitionSettings = PartitionSettings()
@@ -140,6 +151,17 @@ class TaskSettings(Settings):
             raise ValueError(f"a retrieval task has the modalities image and text, found {list(self.modalities)}")
         if self.kind == "retrieval" and {len(self.q_modalities), *(len(self.held_by(c)) for c in self.clients)} != {2}:
             raise ValueError("in a retrieval task Q and every client have both image and text")
+        return self
+
+    @model_validator(mode="after")
+    def _own_data_need_the_names_of_classes(self) -> Self:
+        needed = self.has_own_data and self.kind == "classification"
+        if needed and self.classes is None:
+            raise ValueError("partition.kind own needs `classes`, the names of all classes in one order for all clients")
+        if not needed and self.classes is not None:
+            raise ValueError("`classes` belong to classification with partition.kind own; other data name their own classes")
+        if len(set(self.classes or ())) != len(self.classes or ()):
+            raise ValueError(f"`classes` must differ, found {list(self.classes or ())}")
         return self
 
     @model_validator(mode="after")
@@ -161,6 +183,11 @@ class TaskSettings(Settings):
                 "clients hold, and `modalities` of the recipients to the same"
             )
         return self
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether every client has data of its own, which only its node reads."""
+        return self.partition.kind == "own"
 
     @property
     def q_modalities(self) -> tuple[str, ...]:
@@ -232,6 +259,8 @@ class Configuration(Settings):
             for key in dict.fromkeys(modality_key(task.held_by(client)) for client in task.clients):
                 if key not in self.training.private:
                     raise ValueError(f"tasks.{name} needs training.private.{key}, found only {sorted(self.training.private)}")
+            if task.has_own_data and self.evaluation.test == "shared":
+                raise ValueError(f"tasks.{name}: partition.kind own gives every client its own TEST; set evaluation.test: own")
         if (self.participation.minimum_clients or 0) > len(names):
             raise ValueError(
                 f"participation.minimum_clients: {self.participation.minimum_clients}, but there are {len(names)} clients"

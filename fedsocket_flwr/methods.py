@@ -188,18 +188,30 @@ def build_server_side(config: Configuration, run: str, roster: Roster) -> Server
     return ServerSide(strategy, initial, probe)
 
 
-def build_client(config: Configuration, client: str, run: str, state_directory: Path) -> "Participant":
-    """Return a client of the configured method with its data and its place in the store."""
+def build_client(
+    config: Configuration, client: str, run: str, state_directory: Path, data_directory: Path | None = None
+) -> "Participant":
+    """Return a client of the configured method with its data and its place in the store.
+
+    ``data_directory`` is that of :func:`~fedsocket_flwr.datasets.client_data.open_client_data`.
+    """
+    from fedsocket_flwr.clients.branches import BranchFacts, executed_shape
     from fedsocket_flwr.datasets.client_data import open_client_data
     from fedsocket_flwr.runtime.device import choose_device
     from fedsocket_flwr.runtime.store import ClientStore
 
     method = find_method(config.run.method)
+    data = open_client_data(config, client, feature_directory(state_directory), data_directory)
+    shape: PredictorShape | None = None
+    if method.shares_q:
+        # A client whose Q comes from the server needs no other task's data.
+        own = config.exchange.sharing == "own"
+        shape = shared_shape(config) if own else executed_shape(config, BranchFacts.of(data))
     participant: Participant = load(method.client, f"client of {config.run.method!r}")(
         config,
-        open_client_data(config, client, feature_directory(state_directory)),
+        data,
         ClientStore(state_directory, run, client),
-        shared_shape(config),
+        shape,
         choose_device(config.resources.gpus),
     )
     return participant

@@ -9,7 +9,8 @@ from typing import Any
 from fedsocket_flwr.config import Configuration, differing_settings
 from fedsocket_flwr.configuration_file import read_configuration, write_configuration
 from fedsocket_flwr.datasets.catalogue import read_corpus
-from fedsocket_flwr.datasets.client_data import private_input_shapes, shared_interface
+from fedsocket_flwr.datasets.client_data import dealt_tasks, private_input_shapes, shared_interface
+from fedsocket_flwr.datasets.own_data import require_own_reader
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.report import write_report
@@ -125,8 +126,14 @@ def _tested(folder: Path, config: Configuration) -> bool:
 
 
 def require_interfaces(config: Configuration) -> None:
-    """Try every interface on a row that it will read, or raise :class:`ConfigurationError` naming it and what is wrong."""
+    """Try every interface on a row that it will read, or raise :class:`ConfigurationError` naming it and what is wrong.
+
+    A client's own rows are tried at its node, when it registers; here their data set must be one that a client can have.
+    """
     for name, task in config.tasks.items():
+        if task.has_own_data:
+            require_own_reader(name, task)
+    for name, task in dealt_tasks(config).items():
         corpus = read_corpus(task)
         for modality in task.interface_modalities:
             try:
@@ -136,7 +143,10 @@ def require_interfaces(config: Configuration) -> None:
 
 
 def require_private_models(config: Configuration) -> None:
-    """Build every private model once, or raise :class:`ConfigurationError` naming a client that has it and what is wrong."""
+    """Build every private model once, or raise :class:`ConfigurationError` naming a client that has it and what is wrong.
+
+    Those on clients' own data, whose shapes are not known here, are built when their nodes register.
+    """
     import torch
 
     from fedsocket_flwr.models.private import ModelFacts
@@ -146,7 +156,7 @@ def require_private_models(config: Configuration) -> None:
     for name, client in config.clients():
         task = config.tasks[name]
         key = (name, client.model, json.dumps(client.arguments, sort_keys=True), task.held_by(client))
-        if key in checked:
+        if key in checked or task.has_own_data:
             continue
         checked.add(key)
         corpus = read_corpus(task)

@@ -17,7 +17,7 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.datasets.corpus import ClientData
 from fedsocket_flwr.errors import ContractError
 from fedsocket_flwr.exchange.contract import Blocks
-from fedsocket_flwr.models.predictor import SharedPredictor, TaskShape, configured_shape
+from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, TaskShape, configured_shape
 from fedsocket_flwr.models.private import ModelFacts
 from fedsocket_flwr.models.registry import build_private_model
 from fedsocket_flwr.runtime.store import ClientStore
@@ -74,15 +74,19 @@ def new_private(config: Configuration, facts: BranchFacts, device: torch.device,
 
 def new_q(config: Configuration, facts: BranchFacts, device: torch.device, seed: int = 0) -> SharedPredictor:
     """Return the part of Q that the client can execute; its parameters are to be loaded, or are drawn from ``seed``."""
-    modalities = tuple(m for m in config.tasks[facts.task].q_modalities if m in facts.modalities)
-    task = TaskShape(facts.task, facts.kind, modalities, len(facts.classes))
-    shape = configured_shape(config, [task], frozenset(facts.token_modalities))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        q = SharedPredictor(shape)
+        q = SharedPredictor(executed_shape(config, facts))
     if config.predictor.gate == "fixed":
         q.fix_gates()
     return q.to(device)
+
+
+def executed_shape(config: Configuration, facts: BranchFacts) -> PredictorShape:
+    """Return the shape of the part of Q that the client can execute."""
+    modalities = tuple(m for m in config.tasks[facts.task].q_modalities if m in facts.modalities)
+    task = TaskShape(facts.task, facts.kind, modalities, len(facts.classes))
+    return configured_shape(config, [task], frozenset(facts.token_modalities))
 
 
 def load_branches(

@@ -65,7 +65,8 @@ class Participant(ABC):
     config, data, store
         The run's configuration, the client's data, and where its state lives.
     shape
-        Q's shape over the whole federation; None for a method without Q.
+        Q's shape: over the whole federation where the client draws its first Q itself, else at least what it can execute; None
+        for a method without Q.
     device
         Where models run while a message is worked on.
     """
@@ -107,6 +108,12 @@ class Participant(ABC):
             examples=self.data.train.examples,
             class_counts=self.facts.class_counts,
         )
+
+    def require_models(self) -> None:
+        """Build Private and Q once for the client's data; :class:`ConfigurationError` says what does not fit."""
+        new_private(self.config, self.facts, torch.device("cpu"))
+        if self.shape:
+            new_q(self.config, self.facts, torch.device("cpu"))
 
     # --- the phases -------------------------------------------------------------------------------------------------------------
 

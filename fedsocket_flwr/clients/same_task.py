@@ -20,7 +20,7 @@ from fedsocket_flwr.clients.checkpoints import Checkpoints
 from fedsocket_flwr.clients.participant import Participant, State
 from fedsocket_flwr.datasets.corpus import Split
 from fedsocket_flwr.errors import ContractError, DataError
-from fedsocket_flwr.learning.crossfit import cross_fit
+from fedsocket_flwr.learning.crossfit import cross_fit, group_folds
 from fedsocket_flwr.learning.measuring import Measure, PooledMeasure
 from fedsocket_flwr.learning.objectives import ClassificationObjective, CrossFittedObjective
 from fedsocket_flwr.learning.optimisers import build_optimiser
@@ -46,6 +46,13 @@ class SameTaskClient(Participant):
     def gates_class_rows(self) -> bool:
         """Whether the rows of classes that the client lacks stay as they came."""
         return self.config.merging.gate_class_rows
+
+    def require_models(self) -> None:
+        """Also refuse a donor whose groups are too few to be cross-fitted."""
+        super().require_models()
+        train = self.data.train
+        if self.donor and self.config.training.teaching.cross_fit and train.groups is not None and train.labels is not None:
+            group_folds(train.groups, train.labels)
 
     def learn(self, state: State, server_round: int) -> dict[str, float]:
         """Warm up and cross-fit once; then Q teaches Private, and Q learns; return the losses of both."""

@@ -20,6 +20,7 @@ from fedsocket_flwr.datasets.features import Progress, features
 from fedsocket_flwr.datasets.groups import column_values, group_ids
 from fedsocket_flwr.datasets.inputs import private_inputs
 from fedsocket_flwr.datasets.interfaces import Interface, build_interface
+from fedsocket_flwr.datasets.own_data import own_corpus, own_rows
 from fedsocket_flwr.datasets.partitions import task_splits
 from fedsocket_flwr.datasets.pictures import Pictures
 from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
@@ -44,7 +45,7 @@ class _Reading:
     groups: Array | None
 
 
-def open_client_data(config: Configuration, client: str, cache_dir: Path) -> ClientData:
+def open_client_data(config: Configuration, client: str, cache_dir: Path, data_directory: Path | None = None) -> ClientData:
     """Return one client's TRAIN, DEV and TEST: inputs of the modalities that it holds, features of those of them that Q reads.
 
     Parameters
@@ -55,30 +56,60 @@ def open_client_data(config: Configuration, client: str, cache_dir: Path) -> Cli
         Name of the client.
     cache_dir
         Folder of the feature cache.
+    data_directory
+        Where this node has its data: the client's own (``partition.kind: own``), or the whole data set in another place than the
+        task's ``path``. None: as the task says.
 
     Raises
     ------
     ConfigurationError
-        There is no such client, or the data set does not fit the task.
+        There is no such client, the data set does not fit the task, or an interface cannot read its rows.
     DataError
         The data are missing or altered; :class:`PartitionError` where they cannot be divided as asked.
     """
     name, settings = config.client(client)
-    task = config.tasks[name]
-    corpus = read_corpus(task)
-    rows = task_splits(config, name, cache_dir)[client]
-    held = task.held_by(settings)
+    held = config.tasks[name].held_by(settings)
+    if config.tasks[name].has_own_data:
+        task = config.tasks[name]
+        corpus = own_corpus(config, client, data_directory)
+        rows = own_rows(corpus, task.partition.minimum_size)
+    else:
+        config = _with_data_at(config, name, data_directory)
+        task = config.tasks[name]
+        corpus = read_corpus(task)
+        rows = task_splits(config, name, cache_dir)[client]
     shared = tuple(modality for modality in held if modality in task.q_modalities)
     needed = tuple(modality for modality in held if modality in task.interface_modalities)
     whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in needed}
+    if task.has_own_data:
+        _require_vectors(config, client, whole)
     reading = _Reading(task, corpus, held, shared, whole, _groups(corpus, task.partition.group, name))
     train, dev, test = (_split(reading, getattr(rows, split)) for split in SPLITS)
     return ClientData(client, name, corpus.kind, held, corpus.classes, train, dev, test)
 
 
+def _with_data_at(config: Configuration, name: str, data_directory: Path | None) -> Configuration:
+    """Return the configuration with a task's data set in another place."""
+    if data_directory is None:
+        return config
+    task = config.tasks[name].model_copy(update={"path": str(data_directory)})
+    return config.model_copy(update={"tasks": {**config.tasks, name: task}})
+
+
+def _require_vectors(config: Configuration, client: str, whole: Mapping[str, Array]) -> None:
+    """Refuse own data of which Q would read tokens: the server, which never sees a row, takes them for one vector a row."""
+    name, _ = config.client(client)
+    for modality, features_of in whole.items():
+        if modality in config.tasks[name].q_modalities and features_of.ndim == 3:
+            raise ConfigurationError(
+                f"interfaces.{modality} gives tokens of shape {features_of.shape[1:]}, but of clients' own data Q reads one "
+                "vector a row"
+            )
+
+
 def warm_features(config: Configuration, cache_dir: Path, progress: Progress | None = None) -> None:
-    """Compute every feature file of a configuration that is not there yet."""
-    for task in config.tasks.values():
+    """Compute every feature file of a configuration that is not there yet; those of clients' own data are the clients'."""
+    for task in dealt_tasks(config).values():
         corpus = read_corpus(task)
         for modality in task.interface_modalities:
             _features(config.interfaces[modality], corpus, modality, cache_dir, progress)
@@ -94,13 +125,21 @@ def private_input_shapes(config: Configuration, client: str) -> dict[str, tuple[
     return {m: tuple(private_inputs(m, raw[m][:1], task).shape[1:]) for m in task.held_by(settings)}
 
 
+def dealt_tasks(config: Configuration) -> dict[str, TaskSettings]:
+    """Return the tasks whose data set is read whole and dealt, by name; those of clients' own data are left out."""
+    return {name: task for name, task in config.tasks.items() if not task.has_own_data}
+
+
 def task_classes(config: Configuration, task: str) -> tuple[str, ...]:
     """Return the names of a task's classes in the order of the labels (empty for retrieval)."""
-    return read_corpus(config.tasks[task]).classes
+    settings = config.tasks[task]
+    return settings.classes or () if settings.has_own_data else read_corpus(settings).classes
 
 
 def require_groups(config: Configuration, clients: Iterable[str], least: int) -> None:
     """Refuse clients whose training rows are of fewer groups than ``least``; a client without training rows needs none.
+
+    Clients' own data are left to the clients.
 
     Raises
     ------
@@ -112,15 +151,17 @@ def require_groups(config: Configuration, clients: Iterable[str], least: int) ->
     for client in clients:
         name, _ = config.client(client)
         task = config.tasks[name]
-        rows = np.asarray(task_splits(config, name)[client].train, dtype=np.int64)
-        if len(rows) == 0:
-            continue
         column = task.partition.group
-        if column is None:
+        rows = np.zeros(0, dtype=np.int64)
+        if not task.has_own_data:
+            rows = np.asarray(task_splits(config, name)[client].train, dtype=np.int64)
+        if column is None and (len(rows) or task.has_own_data):
             raise ConfigurationError(
                 f"tasks.{name}: client {client!r} is cross-fitted by group: set partition.group to the column that names a row's "
                 "group, or training.teaching.cross_fit to 0"
             )
+        if column is None or len(rows) == 0:
+            continue
         found = np.unique(column_values(read_corpus(task), column, name)[rows]).tolist()
         if len(found) < least:
             raise DataError(
@@ -132,6 +173,8 @@ def require_groups(config: Configuration, clients: Iterable[str], least: int) ->
 def token_modalities(config: Configuration) -> frozenset[str]:
     """Return the modalities that Q reads as tokens (N, tokens, width), as the first row of every task's data gives them.
 
+    Of clients' own data Q reads vectors.
+
     Raises
     ------
     ConfigurationError
@@ -140,7 +183,7 @@ def token_modalities(config: Configuration) -> frozenset[str]:
     found: dict[str, dict[bool, str]] = {}
     for name, task in config.tasks.items():
         for modality in task.q_modalities:
-            raw = read_corpus(task).raw[modality]
+            raw = () if task.has_own_data else read_corpus(task).raw[modality]
             # Pictures and texts become one vector each: only rows that are tokens already need a look, which may cost weights.
             tokens = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.ndim == 3
             tokens = tokens and shared_interface(config.interfaces[modality])(raw[:1]).ndim == 3
@@ -155,9 +198,16 @@ def token_modalities(config: Configuration) -> frozenset[str]:
 
 
 def describe_clients(config: Configuration) -> list[dict[str, Any]]:
-    """Return one row a client, in the order of the file: task, sizes, and the training count of each class by name."""
-    rows = []
+    """Return one row a client, in the order of the file: task, sizes, and the training count of each class by name.
+
+    Sizes of clients' own data are None and their counts empty: registration tells.
+    """
+    rows: list[dict[str, Any]] = []
     for name, task in config.tasks.items():
+        if task.has_own_data:
+            unknown: dict[str, Any] = {**dict.fromkeys(SPLITS), "class_counts": {}}
+            rows += [{"client": client.name, "task": name, "model": client.model, **unknown} for client in task.clients]
+            continue
         corpus, splits = read_corpus(task), task_splits(config, name)
         for client in task.clients:
             split = splits[client.name]
@@ -183,7 +233,10 @@ def _features(
     # The corpus is kept beside its features, so its id cannot be given to another one.
     place = (interface.digest, id(corpus), modality, cache_dir)
     if place not in _FEATURES:
-        _FEATURES[place] = (corpus, features(interface, corpus, modality, cache_dir, progress))
+        try:
+            _FEATURES[place] = (corpus, features(interface, corpus, modality, cache_dir, progress))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"interfaces.{modality}: {error}") from error
     return _FEATURES[place][1]
 
 

@@ -50,6 +50,11 @@ class DatasetEntry:
         Whether a task must say where the data are.
     packages, inside
         Packages that hold the data and can be fetched, and where in their folder the data lie.
+    own_splits
+        Where ``{split}`` (train, dev, test) of a client's own data lies below its data directory, one name or several to choose
+        from; empty for data that are published whole.
+    split_reader
+        Import string of the reader of one such split, where that is not ``reader``.
     """
 
     name: str
@@ -67,6 +72,8 @@ class DatasetEntry:
     needs_path: bool = False
     packages: tuple[Package, ...] = ()
     inside: str = "."
+    own_splits: tuple[str, ...] = ()
+    split_reader: str | None = None
 
 
 def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], function: str) -> DatasetEntry:
@@ -84,7 +91,13 @@ def _toy(name: str, kind: Literal["classification", "retrieval"], modalities: tu
 
 
 def _own(
-    name: str, kind: Literal["classification", "retrieval"], modalities: tuple[str, ...], reader: str, source: str
+    name: str,
+    kind: Literal["classification", "retrieval"],
+    modalities: tuple[str, ...],
+    reader: str,
+    source: str,
+    own_splits: tuple[str, ...] = ("{split}",),
+    split_reader: str | None = None,
 ) -> DatasetEntry:
     return DatasetEntry(
         name=name,
@@ -97,6 +110,8 @@ def _own(
         how_to_get="give the task's `path`",
         size="your own",
         needs_path=True,
+        own_splits=own_splits,
+        split_reader=split_reader,
     )
 
 
@@ -268,8 +283,22 @@ ROWS = (
     _toy("toy_texts", "classification", ("text",), "read_texts"),
     _toy("toy_vectors", "classification", ("audio", "video"), "read_vectors"),
     _toy("toy_pairs", "retrieval", ("image", "text"), "read_pairs"),
-    _own("table", "classification", ("any",), "table:read", "a .csv file of texts or an .npz file of arrays"),
+    _own(
+        "table",
+        "classification",
+        ("any",),
+        "table:read",
+        "a .csv file of texts or an .npz file of arrays",
+        own_splits=("{split}.csv", "{split}.npz"),
+    ),
     _own("features", "classification", ("any",), "feature_files:read", f"a folder of feature files, {feature_files.LAYOUT}"),
-    _own("image_folder", "classification", ("image",), "image_folder:read_classes", "one folder a class"),
+    _own(
+        "image_folder",
+        "classification",
+        ("image",),
+        "image_folder:read_classes",
+        "one folder a class",
+        split_reader=f"{ROOM}.image_folder:read_split",
+    ),
     _own("image_captions", "retrieval", ("image", "text"), "image_folder:read_captions", "a folder of pictures and captions.csv"),
 )

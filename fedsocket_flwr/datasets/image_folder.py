@@ -40,6 +40,14 @@ def read_classes(path: str | None, options: Mapping[str, Any]) -> Corpus:
     DataError
         The folder is missing, has fewer than two classes with pictures, or a picture cannot be read.
     """
+    corpus = read_split(path, options)
+    if len(corpus.classes) < 2:
+        raise DataError(f"{path} must have at least two folders with pictures, one a class; found {len(corpus.classes)}")
+    return corpus
+
+
+def read_split(path: str | None, options: Mapping[str, Any]) -> Corpus:
+    """Read a client's own split in the layout of :func:`read_classes`, which may have pictures of one class only."""
     chosen = _options("image_folder", options, {})
     root = _folder("image_folder", path)
     folders = {composed(entry.name): entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
@@ -56,8 +64,8 @@ def read_classes(path: str | None, options: Mapping[str, Any]) -> Corpus:
         labels += [len(classes)] * len(files)
         classes.append(name)
     _report(root, stray)
-    if len(classes) < 2:
-        raise DataError(f"{root} must have at least two folders with pictures, one a class; found {len(classes)}")
+    if not classes:
+        raise DataError(f"{root} must have folders with pictures, one a class; found none")
     return Corpus("image_folder", "classification", {"image": np.stack(images)}, np.array(labels, dtype=np.int64), tuple(classes))
 
 

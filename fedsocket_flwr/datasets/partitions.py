@@ -151,9 +151,14 @@ def _kept_splits(
 def manifest(config: Configuration, cache_dir: Path | None = None) -> dict[str, Any]:
     """Return the split manifest of a configuration, in JSON's types: indices and class counts per client, a checksum per task.
 
-    ``cache_dir`` is that of :func:`task_splits`.
+    ``cache_dir`` is that of :func:`task_splits`. Of clients' own data only the names of the classes are known.
     """
-    tasks = {name: task_manifest(read_corpus(task), task_splits(config, name, cache_dir)) for name, task in config.tasks.items()}
+    tasks: dict[str, Any] = {}
+    for name, task in config.tasks.items():
+        if task.has_own_data:
+            tasks[name] = {"dataset": task.dataset, "classes": list(task.classes or ()), "clients": {}}
+        else:
+            tasks[name] = task_manifest(read_corpus(task), task_splits(config, name, cache_dir))
     return {"version": 1, "tasks": tasks}
 
 
