@@ -59,7 +59,7 @@ def good(rows=4):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data": np.zeros((4, 3071), dtype=np.uint8)}, r"train: data are uint8 of shape \(4, 3071\) for 4 labels, expected .* \(4, 3072\)"),
+        ({"data": np.zeros((4, 3071), dtype=np.uint8)}, r"train: data are uint8 of shape \(4, 3071\) for 4 labels, expected"),
         ({"data": np.zeros((3, 3072), dtype=np.uint8)}, r"shape \(3, 3072\) for 4 labels"),
         ({"data": np.zeros((4, 3072))}, r"data are float64 of shape"),
         ({"data": b"abc"}, "data are bytes for 4 labels"),
