@@ -16,6 +16,7 @@ from fedsocket_flwr.errors import ConfigurationError, FedSocketError
 if TYPE_CHECKING:
     from fedsocket_flwr.config import Configuration
 
+ENGINES = ("ray", "inprocess")
 FAILED = 1
 INTERRUPTED = 130
 
@@ -74,14 +75,21 @@ def _run(options: argparse.Namespace) -> int:
     from fedsocket_flwr.runtime.run_files import read_identity
 
     _quieten_flower()
+    if options.resume is not None and options.out:
+        raise ConfigurationError("--resume goes on in the run folder itself; give no --out")
+    if options.superlink:
+        return _submit(options)
     callbacks = [ProgressPrinter(sys.stdout)]
     engine: engines.Engine
     if options.resume is not None:
-        if options.out:
-            raise ConfigurationError("--resume goes on in the run folder itself; give no --out")
         folder: Path = options.resume
         given = _configuration(options) if options.config else None
         engine = options.engine or read_identity(folder)["engine"]
+        if engine not in ENGINES:
+            raise ConfigurationError(
+                f"{folder} was carried out by a SuperLink: continue it with --superlink NAME, or, where its private models are "
+                "on this machine, with --engine"
+            )
         if not engines.resume(folder, engine, None, callbacks, options.set, given):
             print(f"{folder} is finished; nothing to do")
     else:
@@ -94,12 +102,48 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _submit(options: argparse.Namespace) -> int:
+    """Hand a run to a SuperLink that is up; all folders are on its host, and so is the report."""
+    from fedsocket_flwr import engines
+
+    given = {"out": options.out, "resume": options.resume}
+    folders = {name: str(path) for name, path in given.items() if path is not None}
+    relative = [path for path in folders.values() if not path.startswith("/")]
+    if options.engine or relative or (options.resume and (options.config or options.set)):
+        raise ConfigurationError(
+            "with --superlink a run is carried out on the SuperLink's host: give no --engine, absolute folders of that host, and "
+            f"with --resume nothing else, found {relative[0] if relative else '--engine, CONFIG or --set'}"
+        )
+    settings = folders if options.resume else {"configuration": _configuration(options).to_json(), **folders}
+    engines.submit(options.superlink, **settings)
+    return 0
+
+
 def _configuration(options: argparse.Namespace) -> "Configuration":
     from fedsocket_flwr.configuration_file import read_configuration, shipped_configurations
 
     if not options.config:
         raise ConfigurationError(f"name a configuration: a YAML file, or one of {', '.join(shipped_configurations())}")
     return read_configuration(options.config, options.set)
+
+
+def _local_deployment(options: argparse.Namespace) -> int:
+    from fedsocket_flwr import engines
+    from fedsocket_flwr.experiments.local_deployment import LocalDeployment, chosen_clients
+    from fedsocket_flwr.run_preparation import prepare_run
+    from fedsocket_flwr.runtime.callbacks import ProgressPrinter
+    from fedsocket_flwr.runtime.feature_progress import feature_progress
+
+    _quieten_flower()
+    config, clients = chosen_clients(_configuration(options), options.clients.split(",") if options.clients else None)
+    folder = prepare_run(config, options.out, "deployment")
+    with feature_progress(sys.stderr) as progress:
+        engines.compute_features(folder, progress)
+    with LocalDeployment(clients) as deployment:
+        print(f"SuperLink at {deployment.address} with TLS; SuperNodes of {', '.join(clients)}", flush=True)
+        deployment.carry_out(folder, [ProgressPrinter(sys.stdout)])
+    print(f"report: {folder / 'report.md'}")
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -212,12 +256,19 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a configuration, or continue a run")
     _configuration_options(run)
-    run.add_argument("--engine", choices=("ray", "inprocess"), help="default: ray; a resumed run keeps its own")
+    run.add_argument("--engine", choices=ENGINES, help="default: ray; a resumed run keeps its own")
+    run.add_argument("--superlink", metavar="NAME", help="have it carried out by a SuperLink, by its name for the flwr command")
     run.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<name>-<seed>")
     run.add_argument(
         "--resume", type=Path, metavar="DIR", help="continue the run of this folder; a CONFIG that is given must be its own"
     )
     run.set_defaults(command=_run)
+
+    deployment = commands.add_parser("local-deployment", help="run a configuration over a SuperLink and SuperNodes on loopback")
+    _configuration_options(deployment)
+    deployment.add_argument("--out", type=Path, metavar="DIR", help="the run folder; default: runs/<name>-<seed>")
+    deployment.add_argument("--clients", metavar="NAMES", help="clients that get a SuperNode, with commas; default: all")
+    deployment.set_defaults(command=_local_deployment)
 
     check = commands.add_parser("check", help="say everything that a run will do, before it does it")
     _configuration_options(check)
@@ -231,7 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a sweep's YAML file, or one that ships with the package, such as demo; with --compare, the sweep's folder",
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="the sweep's folder; default: runs/<name>")
-    sweep.add_argument("--engine", choices=("ray", "inprocess"), default="inprocess")
+    sweep.add_argument("--engine", choices=ENGINES, default="inprocess")
     sweep.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting of every member")
     sweep.add_argument("--fail-fast", action="store_true", help="start no further member after the first failure")
     sweep.add_argument("--compare", action="store_true", help="run nothing, write the comparison again")

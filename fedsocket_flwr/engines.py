@@ -6,6 +6,8 @@ run is an error here.
 
 import contextlib
 import json
+import os
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from fedsocket_flwr.runtime.callbacks import Callback, Callbacks
 from fedsocket_flwr.runtime.device import available_cpus
 from fedsocket_flwr.runtime.run_files import load_checkpoint
 from fedsocket_flwr.runtime.store import state_directory
-from fedsocket_flwr.runtime.superlink import local_superlink
+from fedsocket_flwr.runtime.superlink import QUIET, Flower, local_superlink
 
 Engine = Literal["ray", "inprocess"]
 POLL_SECONDS = 0.5
@@ -42,7 +44,6 @@ serverapp = "fedsocket_flwr.server_app:app"
 clientapp = "fedsocket_flwr.client_app:app"
 
 [tool.flwr.app.config]
-resume = ""
 """
 
 
@@ -110,17 +111,41 @@ def _through_ray(config: Configuration, folder: Path, callbacks: Sequence[Callba
     )
     try:
         with local_superlink() as flwr, followed(folder, callbacks):
-            flwr.run(thin_app(flwr.home / "app"), federation, f"resume={json.dumps(str(folder))}")
+            flwr.run(thin_app(flwr.home / "app", resume=str(folder)), federation)
     except BaseException:
         # The ServerApp may have been killed before it could.
         report_what_is_there(folder)
         raise
 
 
-def thin_app(folder: Path) -> Path:
-    """Write the app that Flower is given, which only names the installed package, and return its folder."""
+def submit(superlink: str, **settings: str) -> None:
+    """Have a run carried out by a SuperLink that is up, and show its log until it ends.
+
+    Parameters
+    ----------
+    superlink
+        Its name in Flower's own configuration (``config.toml`` in ``FLWR_HOME``, else in ``~/.flwr``).
+    **settings
+        Those of the ServerApp: ``configuration``, the whole configuration as JSON, and perhaps ``out``; or ``resume``. Folders
+        are on the SuperLink's host.
+
+    Raises
+    ------
+    RunError
+        There is no such SuperLink, or the run failed.
+    """
+    home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()
+    with tempfile.TemporaryDirectory(prefix="fedsocket-app-") as scratch:
+        environment = {**os.environ, **QUIET, "FLWR_HOME": str(home)}
+        Flower(home, environment, superlink).run(thin_app(Path(scratch) / "app", **settings), show_log=True)
+
+
+def thin_app(folder: Path, **settings: str) -> Path:
+    """Write the app that Flower is given, which only names the installed package and its settings, and return its folder."""
     folder.mkdir(exist_ok=True)
-    (folder / "pyproject.toml").write_text(THIN_APP, encoding="utf-8")
+    # JSON's texts are TOML's, as long as letters stand for themselves.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items()]
+    (folder / "pyproject.toml").write_text(THIN_APP + "".join(lines), encoding="utf-8")
     return folder
 
 

@@ -66,7 +66,7 @@ class LocalDeployment:
             self.start_superlink()
             for client in self.clients:
                 public = make_node_key(self._key(client))
-                self.flwr.call("supernode", "register", str(public), "run")
+                self.flwr.call("supernode", "register", str(public), self.flwr.superlink)
                 self.start_node(client)
         except BaseException:
             self.close()
@@ -116,13 +116,13 @@ class LocalDeployment:
 
     def start_run(self, run_folder: Path) -> str:
         """Start or continue the prepared run of a folder and return Flower's id of it."""
-        return self.flwr.start(engines.thin_app(self.folder / "app"), None, f"resume={json.dumps(str(run_folder))}")
+        return self.flwr.start(engines.thin_app(self.folder / "app", resume=str(run_folder)))
 
     def carry_out(self, run_folder: Path, callbacks: Sequence[Callback] = ()) -> None:
         """Run the prepared run of a folder to its end; :class:`RunError` when it fails."""
         try:
             with engines.followed(run_folder, callbacks):
-                self.flwr.run(engines.thin_app(self.folder / "app"), None, f"resume={json.dumps(str(run_folder))}")
+                self.flwr.run(engines.thin_app(self.folder / "app", resume=str(run_folder)))
         except BaseException:
             # The ServerApp may have been killed before it could.
             report_what_is_there(run_folder)

@@ -113,7 +113,8 @@ class TaskBranch(nn.Module):
         )
         self.expert = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
         self.embedding = nn.Parameter(EMBEDDING_SCALE * torch.randn(width))
-        self.gate = nn.Parameter(torch.zeros(()))
+        # One number, but with an axis: Flower's clipping and noise work in place and pass by an array that has none.
+        self.gate = nn.Parameter(torch.zeros(1))
         self.trunk = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
         self.head = nn.Linear(width, task.classes) if task.kind == "classification" else None
 
@@ -161,7 +162,7 @@ class SharedPredictor(nn.Module):
         adapted_BW: Tensor = branch.adapters[_module_key("modality", modality)](features)
         b_BW = adapted_BW + branch.embedding + cast(Tensor, self.modality_embeddings[self._embedding_key(task, modality)])
         residual_BW: Tensor = self.residuals[self._residual_key(task)](b_BW)
-        v_BW = branch.expert(b_BW) + torch.sigmoid(branch.gate) * residual_BW
+        v_BW = branch.expert(b_BW) + torch.sigmoid(branch.gate.squeeze()) * residual_BW
         trunk_BW: Tensor = branch.trunk(v_BW)
         return trunk_BW
 
@@ -217,5 +218,5 @@ def initial_predictor(shape: PredictorShape, seed: int) -> SharedPredictor:
 
 def gates_of(shape: PredictorShape, blocks: Blocks) -> dict[str, float]:
     """Return sigmoid(g[t]) of every task from Q's blocks."""
-    logits = {task.name: float(blocks[f"branches.{_module_key('task', task.name)}.gate"]) for task in shape.tasks}
+    logits = {task.name: blocks[f"branches.{_module_key('task', task.name)}.gate"].item() for task in shape.tasks}
     return {task: 1.0 / (1.0 + math.exp(-logit)) for task, logit in logits.items()}

@@ -21,6 +21,8 @@ from fedsocket_flwr.runtime.process_groups import stop_with_descendants
 from fedsocket_flwr.runtime.store import state_directory
 
 POLL_SECONDS = 0.5
+OWN = "run"
+"""What a home of ours calls its SuperLink."""
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 QUIET = {
@@ -34,34 +36,49 @@ QUIET = {
 
 
 class Flower:
-    """The ``flwr`` command with a home of its own; its ``config.toml`` names the SuperLink."""
+    """The ``flwr`` command against one SuperLink.
 
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+    Parameters
+    ----------
+    home
+        The folder of ``config.toml``, which names SuperLinks.
+    environment
+        Of the command; its ``FLWR_HOME`` is ``home``.
+    superlink
+        The name of the SuperLink there.
+    """
+
+    def __init__(self, home: Path, environment: Mapping[str, str], superlink: str = OWN) -> None:
         self.home = home
+        self.superlink = superlink
         self._environment = dict(environment)
 
-    def run(self, app: Path, federation: str | None, run_config: str) -> None:
-        """Run an app to its end; :class:`RunError` with Flower's own words when it did not complete."""
+    def run(self, app: Path, federation: str | None = None, run_config: str = "", show_log: bool = False) -> None:
+        """Run an app to its end; :class:`RunError` with Flower's own words when it did not complete.
+
+        ``federation`` is for simulations; ``show_log`` prints Flower's log of the run meanwhile.
+        """
         run_id = self.start(app, federation, run_config)
         try:
-            found = self.wait(run_id)
+            found = self.wait(run_id, show_log)
         except BaseException:
             with contextlib.suppress(RunError):
-                self.call("stop", run_id)
+                self.call("stop", run_id, self.superlink)
             raise
         if found["status"] != "finished:completed":
             raise RunError(f"the run ended as {found['status']}: {found.get('status-details') or 'no details'}")
 
-    def start(self, app: Path, federation: str | None, run_config: str) -> str:
-        """Start an app and return the run's id; ``federation`` is for simulations."""
-        simulated = ["--federation-config", federation] if federation else []
-        return str(self.call("run", str(app), *simulated, "--run-config", run_config)["run-id"])
+    def start(self, app: Path, federation: str | None = None, run_config: str = "") -> str:
+        """Start an app and return the run's id."""
+        options = ["--federation-config", federation] if federation else []
+        options += ["--run-config", run_config] if run_config else []
+        return str(self.call("run", str(app), self.superlink, *options)["run-id"])
 
-    def wait(self, run_id: str) -> Mapping[str, Any]:
+    def wait(self, run_id: str, show_log: bool = False) -> Mapping[str, Any]:
         """Wait until a run has ended, and return what ``flwr list`` says of it."""
         while True:
-            self._follow_log(run_id)
-            (found,) = self.call("list", "--run-id", run_id)["runs"]
+            self._follow_log(run_id, show_log)
+            (found,) = self.call("list", self.superlink, "--run-id", run_id)["runs"]
             if str(found["status"]).startswith("finished"):
                 return dict(found)
             time.sleep(POLL_SECONDS)
@@ -86,17 +103,17 @@ class Flower:
             raise RunError(f"flwr {arguments[0]} failed: {answer.get('error-message', done.stderr)}")
         return answer
 
-    def _follow_log(self, run_id: str) -> None:
+    def _follow_log(self, run_id: str, show: bool) -> None:
         """Wait until the log of a run ends, which is when the run ends, or until it breaks off.
 
         Asking for the status all the time instead would keep half a processor busy: each ``flwr list`` starts a new Python.
         """
         subprocess.run(
-            [executable("flwr"), "log", run_id, "--stream"],
+            [executable("flwr"), "log", run_id, self.superlink, "--stream"],
             env=self._environment,
             cwd=self.home,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=None if show else subprocess.DEVNULL,
+            stderr=None if show else subprocess.DEVNULL,
             check=False,
         )
 
@@ -135,7 +152,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 def write_connection(home: Path, address: str, trust: str) -> None:
     """Tell the ``flwr`` command of this home which SuperLink to talk to, and how to trust it (a line of TOML)."""
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "{address}"\n{trust}\n', encoding="utf-8"
+        f'[superlink]\ndefault = "{OWN}"\n\n[superlink.{OWN}]\naddress = "{address}"\n{trust}\n', encoding="utf-8"
     )
 
 
