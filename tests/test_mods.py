@@ -108,7 +108,5 @@ def test_adaptive_clipping_moves_the_bound_by_the_bits_that_clients_send(side: S
     assert first == pytest.approx([0.1] * len(CLIENTS), rel=1e-3)
     # Flower 1.42 lowers the bound by exp(-rate x (share that was clipped - target)).
     assert second == pytest.approx([0.1 * np.exp(-0.5 * (1.0 - 0.5))] * len(CLIENTS), rel=1e-3)
-    bits = [
-        reply.content["metrics"]["norm_bit"] for _, reply in grid.rounds if isinstance(reply.content["metrics"], MetricRecord)
-    ]
+    bits = [reply.content.metric_records["metrics"]["norm_bit"] for _, reply in grid.rounds]
     assert bits[: len(CLIENTS)] == [1] * len(CLIENTS)
