@@ -227,6 +227,17 @@ def _data_convert(options: argparse.Namespace) -> int:
     return 0
 
 
+def _data_convert_own(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.datasets.own_conversion import convert_own
+    from fedsocket_flwr.strict_yaml import dump_value
+
+    converted = convert_own(options.source, options.target, options.dev, options.test, options.seed)
+    print(f"data-dir: {options.target.absolute()}")
+    print(", ".join(f"{split} {size} rows" for split, size in converted.sizes.items()))
+    print(f"classes: {dump_value(list(converted.classes))}")
+    return 0
+
+
 def _store_list(options: argparse.Namespace) -> int:
     from fedsocket_flwr.runtime.store import list_runs, state_directory
     from fedsocket_flwr.text import show_bytes
@@ -301,7 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.set_defaults(command=_predict)
 
     data = commands.add_parser("data", help="data sets: what is there, and how to get what is not")
-    data_commands = data.add_subparsers(required=True, metavar="list|prepare|convert-fedmultimodal")
+    data_commands = data.add_subparsers(required=True, metavar="list|prepare|convert-fedmultimodal|convert-own")
     data_commands.add_parser("list", help="all data sets").set_defaults(command=_data_list)
     prepare = data_commands.add_parser("prepare", help="read a data set with every check")
     prepare.add_argument("name")
@@ -315,6 +326,16 @@ def _parser() -> argparse.ArgumentParser:
     converter.add_argument("target", type=Path, help="the folder to write")
     converter.add_argument("--variant", help="which one, where there are several, as in crema_d/fold1")
     converter.set_defaults(command=_data_convert)
+
+    own = data_commands.add_parser("convert-own", help="divide labelled data into a client's own TRAIN, DEV and TEST")
+    own.add_argument(
+        "source", type=Path, help="a folder CLASS/picture, a .csv file (text, label) or an .npz file (label, arrays)"
+    )
+    own.add_argument("target", type=Path, help="the data directory to write")
+    own.add_argument("--dev", type=float, default=0.1, metavar="SHARE", help="share of DEV, default: 0.1")
+    own.add_argument("--test", type=float, default=0.2, metavar="SHARE", help="share of TEST, default: 0.2")
+    own.add_argument("--seed", type=int, default=7, help="of the draw, default: 7")
+    own.set_defaults(command=_data_convert_own)
 
     store = commands.add_parser("store", help="the private models that runs have left on this machine")
     store_commands = store.add_subparsers(required=True, metavar="list|prune")

@@ -39,17 +39,29 @@ def read_picture(file: Path, size: int | tuple[int, int], colour: bool) -> Array
     DataError
         The file is missing, damaged, or no picture; the message names it.
     """
+    return _decoded(file, "RGB" if colour else "L", (size, size) if isinstance(size, int) else size)
+
+
+def picture_checksum(file: Path) -> str:
+    """Return the SHA-256 of what a picture shows: its pixels in RGB, whatever the form of the file; errors as above."""
+    pixels = _decoded(file, "RGB", None)
+    return hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest()
+
+
+def _decoded(file: Path, mode: str, size: tuple[int, int] | None) -> Array:
+    """Return a picture upright in a mode of Pillow, scaled to a height and width if asked."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     require_real_file(file)
-    height, width = (size, size) if isinstance(size, int) else size
     try:
         with Image.open(file) as image:
             upright = ImageOps.exif_transpose(image)
             if upright.mode == "P" and "transparency" in upright.info:
                 upright = upright.convert("RGBA")
-            scaled = upright.convert("RGB" if colour else "L").resize((width, height), Image.Resampling.BILINEAR)
-            return np.asarray(scaled, dtype=np.uint8)
+            found = upright.convert(mode)
+            if size is not None:
+                found = found.resize(size[::-1], Image.Resampling.BILINEAR)
+            return np.asarray(found, dtype=np.uint8)
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{file} is not a picture that can be read: {error}") from error
 
