@@ -14,13 +14,14 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedsocket_flwr.config import ClientSettings, Configuration, TaskSettings, modality_key
+from fedsocket_flwr.datasets.client_data import require_same_deal
 from fedsocket_flwr.errors import FedSocketError, RegistrationError, StoreError
 from fedsocket_flwr.exchange import payload
 from fedsocket_flwr.exchange.contract import Broadcast, Update
 from fedsocket_flwr.exchange.registration import RECORD, answer_registration
 from fedsocket_flwr.file_names import file_slug
-from fedsocket_flwr.methods import build_client
-from fedsocket_flwr.plain_files import write_whole
+from fedsocket_flwr.methods import build_client, feature_directory
+from fedsocket_flwr.plain_files import parse_json, write_whole
 from fedsocket_flwr.provenance import code_digest
 from fedsocket_flwr.runtime.device import limited_threads, release_memory
 from fedsocket_flwr.runtime.logs import log_through_flower
@@ -63,9 +64,13 @@ def _register(message: Message, context: Context) -> Message:
     name = client_name(context.node_config, config)
     try:
         with limited_threads(config.resources.threads):
-            client = _open_client(text, name, run, state, _data_directory(context.node_config))
+            data = _data_directory(context.node_config)
+            client = _open_client(text, name, run, state, data)
             if config.tasks[client.data.task].has_own_data:
                 client.require_models()
+            elif data is not None:
+                expected = parse_json(str(request["deals"]))[client.data.task]
+                require_same_deal(config, name, feature_directory(state), data, expected)
     except (FedSocketError, OSError) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines())
         raise RegistrationError(f"client {name!r} cannot take part: {reason}") from error

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration
+from fedsocket_flwr.datasets.split_manifest import deal_digest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.metrics import mean_over_clients
 from fedsocket_flwr.exchange.contract import Update
@@ -18,7 +19,7 @@ from fedsocket_flwr.exchange.payload import array_record, read_array_record, ser
 from fedsocket_flwr.exchange.registration import Roster
 from fedsocket_flwr.methods import ServerSide, build_server_side
 from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
-from fedsocket_flwr.plain_files import dump_json, write_whole
+from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.provenance import code_digest
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run, read_run_configuration, report_what_is_there, run_facts
 from fedsocket_flwr.runtime.callbacks import Callback, Callbacks, HistoryWriter, ProgressLog, TensorBoardWriter
@@ -76,7 +77,7 @@ def serve(grid: Grid, folder: Path, callbacks: Sequence[Callback] = ()) -> None:
 def _serve(grid: Grid, folder: Path, callbacks: Sequence[Callback]) -> None:
     config, run = read_run_configuration(folder), str(read_identity(folder)["run"])
     digests = {"code": code_digest(), "configuration": config.digest()}
-    roster = Roster(request={"configuration": config.to_json(), "run": run}, digests=digests)
+    roster = Roster(request={"configuration": config.to_json(), "run": run, "deals": _deals(folder)}, digests=digests)
     side = build_server_side(config, run, roster)
     checkpoint = load_checkpoint(folder)
     done = checkpoint.round if checkpoint else 0
@@ -100,6 +101,12 @@ def _serve(grid: Grid, folder: Path, callbacks: Sequence[Callback]) -> None:
     finally:
         everyone.on_end(status)
         report_what_is_there(folder)
+
+
+def _deals(folder: Path) -> str:
+    """Return what a node compares data in another place with: a digest of each dealt task's splits, as JSON."""
+    tasks: Mapping[str, Any] = read_json(folder / "splits.json")["tasks"]
+    return dump_json({task: deal_digest(part) for task, part in tasks.items() if part["clients"]})
 
 
 def _train_and_close(

@@ -165,3 +165,52 @@ def test_a_client_reads_no_other_task_s_data(root: Path, tmp_path: Path, monkeyp
     assert set(read) == {"toy_texts"}
     assert client.membership().class_counts == client.data.class_counts()
     assert np.sum(client.membership().class_counts) == client.data.train.examples
+
+
+class TestDealtDataInAnotherPlace:
+    """Task `words` of a table; the nodes have a copy of their own, under another name."""
+
+    def config(self, folder: Path) -> Configuration:
+        lines = ["text,label", *(f"word{row} of{row % 3},{'ab'[row % 2]}" for row in range(40))]
+        for name in ("server.csv", "node.csv"):
+            (folder / name).write_text("\n".join(lines), encoding="utf-8")
+        tasks = {"words": toy_config().tasks["words"].model_dump(mode="json")}
+        tasks["words"] |= {"dataset": "table", "path": str(folder / "server.csv"), "options": {}, "partition": {"kind": "iid"}}
+        return toy_config({"tasks": tasks, "run.rounds": 1})
+
+    def test_the_bits_are_the_same(self, tmp_path: Path) -> None:
+        config = self.config(tmp_path)
+        nodes: Nodes = [{"client": name, "data-dir": str(tmp_path / "node.csv")} for name in ("words-bag", "words-bigru")]
+        serve(config, nodes, tmp_path / "run")
+        client_app._open_client.cache_clear()
+        there, here = read_outcome(tmp_path / "run"), run_quickly(config, tmp_path / "here")
+        assert there.test == here.test
+        assert_same_arrays(there.q, here.q)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ("word7 of1,a\n", "its 41 rows in 2 classes"),
+            ("word7 of1,c\n", "its 41 rows in 3 classes"),
+            (None, "cannot read .*node"),
+        ],
+    )
+    def test_another_data_set_is_refused_by_name(self, tmp_path: Path, change: str | None, reason: str) -> None:
+        config = self.config(tmp_path)
+        file = tmp_path / "node.csv"
+        if change is None:
+            file.unlink()
+        else:
+            file.write_text(file.read_text(encoding="utf-8") + "\n" + change, encoding="utf-8")
+        nodes: Nodes = [{"client": "words-bag", "data-dir": str(file)}, {"client": "words-bigru"}]
+        with pytest.raises(RegistrationError, match=rf"client 'words-bag' cannot take part: .*{reason}"):
+            serve(config, nodes, tmp_path / "run")
+
+    def test_the_same_rows_with_other_labels_are_refused(self, tmp_path: Path) -> None:
+        config = self.config(tmp_path)
+        file = tmp_path / "node.csv"
+        lines = file.read_text(encoding="utf-8").splitlines()
+        file.write_text("\n".join([lines[0], *lines[2:], lines[1]]), encoding="utf-8")
+        nodes: Nodes = [{"client": "words-bag", "data-dir": str(file)}, {"client": "words-bigru"}]
+        with pytest.raises(RegistrationError, match=r"node\.csv holds another data set than the server's for task 'words'"):
+            serve(config, nodes, tmp_path / "run")

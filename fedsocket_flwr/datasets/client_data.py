@@ -23,7 +23,7 @@ from fedsocket_flwr.datasets.interfaces import Interface, build_interface
 from fedsocket_flwr.datasets.own_data import own_corpus, own_rows
 from fedsocket_flwr.datasets.partitions import task_splits
 from fedsocket_flwr.datasets.pictures import Pictures
-from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts
+from fedsocket_flwr.datasets.split_manifest import SPLITS, class_counts, deal_digest, number_of_rows, task_manifest
 from fedsocket_flwr.errors import ConfigurationError, DataError
 
 KEPT_SPLITS = 64
@@ -94,6 +94,21 @@ def _with_data_at(config: Configuration, name: str, data_directory: Path | None)
         return config
     task = config.tasks[name].model_copy(update={"path": str(data_directory)})
     return config.model_copy(update={"tasks": {**config.tasks, name: task}})
+
+
+def require_same_deal(config: Configuration, client: str, cache_dir: Path, data_directory: Path, expected: str) -> None:
+    """Refuse data in another place that are dealt otherwise than the server's: it is another data set, and rows would be torn.
+
+    ``expected`` is the server's :func:`~fedsocket_flwr.datasets.split_manifest.deal_digest` of the client's task.
+    """
+    name, _ = config.client(client)
+    here = _with_data_at(config, name, data_directory)
+    corpus, splits = read_corpus(here.tasks[name]), task_splits(here, name, cache_dir)
+    if deal_digest(task_manifest(corpus, splits)) != expected:
+        raise DataError(
+            f"{data_directory} holds another data set than the server's for task {name!r}: its {number_of_rows(corpus)} rows in "
+            f"{len(corpus.classes)} classes are dealt otherwise"
+        )
 
 
 def _require_vectors(config: Configuration, client: str, whole: Mapping[str, Array]) -> None:

@@ -59,6 +59,15 @@ def task_manifest(corpus: Corpus, splits: Mapping[str, ClientSplit]) -> dict[str
     }
 
 
+def deal_digest(part: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of one task's part of a manifest: rows, classes, who has which rows and how many of each class.
+
+    The data set's name, which may be a file's, plays no part: equal digests mean equal data as far as labels say.
+    """
+    facts = {key: value for key, value in part.items() if key != "dataset"}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
 def number_of_rows(corpus: Corpus) -> int:
     """Return the number of rows, or of pairs."""
     known = corpus.pairs if corpus.pairs is not None else corpus.labels
