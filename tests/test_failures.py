@@ -17,7 +17,7 @@ from fedsocket_flwr.errors import RegistrationError, RunError
 from fedsocket_flwr.evaluation.report import write_report
 from fedsocket_flwr.plain_files import read_json_lines
 from fedsocket_flwr.run_preparation import prepare_run
-from fedsocket_flwr.runtime import block_files
+from fedsocket_flwr.runtime import block_files, run_files
 from fedsocket_flwr.runtime.inprocess import InProcessGrid
 from fedsocket_flwr.runtime.run_files import held
 from tests.toy_runs import (
@@ -105,7 +105,6 @@ def outcome_of(config: Configuration, folder: Path, before: Mapping[int, Happeni
 
 def new_process() -> None:
     client_app._open_client.cache_clear()
-    block_files.CACHE = block_files.ContentCache()
 
 
 def row(outcome: Outcome, server_round: int) -> dict[str, Any]:
@@ -207,7 +206,7 @@ def test_a_task_that_is_away_for_five_rounds_keeps_its_blocks_and_comes_back_whe
 
 
 def read_q(folder: Path) -> Mapping[str, Any]:
-    return block_files.read_blocks(folder / "q.safetensors", keep=False).arrays
+    return block_files.read_blocks(folder / "q.safetensors").arrays
 
 
 def test_a_client_that_never_comes_back_leaves_a_report_that_says_so(tmp_path: Path) -> None:
@@ -252,10 +251,8 @@ def test_a_full_disk_costs_a_client_one_round_and_no_model(tmp_path: Path, monke
 
     def opening(file: Any, mode: str = "r", *arguments: Any, **named: Any) -> Any:
         opened = real_open(file, mode, *arguments, **named)
-        if not isinstance(file, int) or not full:
-            return opened
-        name = os.readlink(f"/proc/self/fd/{file}")
-        return Full(opened) if "/words-bag" in name and "version-00000002" in name else opened
+        written = mode == "r+b" and "/words-bag/" in str(file) and ".version-00000002" in str(file)
+        return Full(opened) if full and written else opened
 
     monkeypatch.setattr(block_files, "open", opening, raising=False)
     outcome = outcome_of(toy_config({"run.rounds": 3}), tmp_path / "run", {3: lambda *_: full.clear()})
@@ -305,7 +302,8 @@ def test_where_no_version_is_whole_the_client_is_refused_and_named(tmp_path: Pat
     assert third["answered"] == sorted(set(CLIENTS) - {"words-bag"})
 
 
-def test_one_run_folder_is_carried_on_by_one_process(tmp_path: Path) -> None:
+def test_one_run_folder_is_carried_on_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "RELEASE_SECONDS", 0.3)
     config = toy_config({"run.rounds": 1})
     with quick():
         folder = prepare_run(config, tmp_path / "run", "inprocess")

@@ -23,7 +23,7 @@ from fedsocket_flwr.experiments.credentials import make_node_key, make_server_cr
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.run_preparation import report_what_is_there
 from fedsocket_flwr.runtime.callbacks import Callback
-from fedsocket_flwr.runtime.process_groups import stop_with_descendants
+from fedsocket_flwr.runtime.process_groups import descendant_groups, stop_with_descendants
 from fedsocket_flwr.runtime.superlink import (
     STOP_SECONDS,
     Flower,
@@ -56,6 +56,7 @@ class LocalDeployment:
         self._port = free_port()
         self._superlink: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._orphans: set[int] = set()
 
     def __enter__(self) -> Self:
         try:
@@ -100,19 +101,29 @@ class LocalDeployment:
         home = self._home(f"node-{file_slug(client)}")
         self._nodes[client] = start_process(command, flower_environment(home), home, home / "supernode.log")
 
+    def keep_node(self, client: str) -> bool:
+        """Start the SuperNode of a client again if it has ended, as a service manager does; say whether it was still up.
+
+        One that was killed is refused under its own key until the SuperLink has noticed, which takes it about a minute, and ends.
+        """
+        process = self._nodes.get(client)
+        if process is not None and process.poll() is None:
+            return True
+        self.start_node(client)
+        return False
+
     def stop_node(self, client: str) -> None:
         """Stop a SuperNode as an operator does: it says that it leaves."""
         stop_with_descendants(self._nodes.pop(client), STOP_SECONDS)
 
     def kill_node(self, client: str) -> None:
-        """Kill a SuperNode (``-9``), with what it started, as a loss of power does."""
-        _kill(self._nodes.pop(client))
+        """Kill a SuperNode (``-9``) and nothing that it has started."""
+        self._kill(self._nodes[client])
 
     def kill_superlink(self) -> None:
-        """Kill the SuperLink (``-9``) with the ServerApp that it runs."""
+        """Kill the SuperLink (``-9``) and nothing that it has started."""
         assert self._superlink is not None, "the SuperLink was not started"
-        _kill(self._superlink)
-        self._superlink = None
+        self._kill(self._superlink)
 
     def start_run(self, run_folder: Path) -> str:
         """Start or continue the prepared run of a folder and return Flower's id of it."""
@@ -142,8 +153,17 @@ class LocalDeployment:
                 process.send_signal(signal.SIGTERM)
         for process in processes:
             stop_with_descendants(process, STOP_SECONDS)
+        for group in self._orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
         self._nodes, self._superlink = {}, None
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill(self, process: "subprocess.Popen[bytes]") -> None:
+        # What it started loses its parent and is found no more.
+        self._orphans |= descendant_groups(process.pid)
+        process.kill()
+        process.wait()
 
     def _home(self, name: str) -> Path:
         home = self.folder / name
@@ -180,8 +200,3 @@ def chosen_clients(config: Configuration, names: Sequence[str] | None) -> tuple[
         }
     )
     return config.model_copy(update={"participation": changed}), clients
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    stop_with_descendants(process, 0.0)

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import logging
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +21,12 @@ from fedsocket_flwr.runtime.file_locks import try_lock, unlock
 
 IDENTITY = "run.json"
 LOCK = "run.lock"
+RELEASE_SECONDS = 120.0
+POLL_SECONDS = 0.2
 CHECKPOINT = "q.safetensors"
 DEFAULT_PARENT = Path("runs")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,10 +100,23 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a run folder against every other process that would carry on the same run; :class:`RunError` if one does."""
+    """Hold a run folder against every other process that would carry on the same run.
+
+    A ServerApp outlives a killed SuperLink for a while, and lets go when it notices; that is waited for.
+
+    Raises
+    ------
+    RunError
+        Another process still holds the folder after that time.
+    """
     with open(folder / LOCK, "a+b") as file:
+        deadline = time.monotonic() + RELEASE_SECONDS
         if not try_lock(file):
-            raise RunError(f"{folder} is in use: another process is carrying on this run")
+            logger.warning("%s is in use by another process; waiting up to %g s for it to end", folder, RELEASE_SECONDS)
+            while not try_lock(file):
+                if time.monotonic() >= deadline:
+                    raise RunError(f"{folder} is in use: another process is carrying on this run")
+                time.sleep(POLL_SECONDS)
         try:
             yield
         finally:
