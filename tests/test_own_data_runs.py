@@ -10,7 +10,7 @@ import pytest
 from fedsocket_flwr import client_app, server_app
 from fedsocket_flwr.checking import check_configuration
 from fedsocket_flwr.config import Configuration
-from fedsocket_flwr.datasets import client_data, own_data, partitions
+from fedsocket_flwr.datasets import client_data, own_data, partitions, toy
 from fedsocket_flwr.errors import ConfigurationError, RegistrationError
 from fedsocket_flwr.evaluation.report import write_report
 from fedsocket_flwr.evaluation.run_folder import read_run
@@ -18,8 +18,8 @@ from fedsocket_flwr.methods import build_client
 from fedsocket_flwr.plain_files import read_json
 from fedsocket_flwr.run_preparation import prepare_run
 from fedsocket_flwr.runtime.inprocess import InProcessGrid
-from tests.own_data import own_config, write_federation
-from tests.toy_runs import assert_same_arrays, quick, read_outcome, run_quickly, timeless, toy_config
+from tests.own_data import PARTS, own_config, write_federation
+from tests.toy_runs import assert_same_arrays, quick, read_outcome, run_quickly, same_task_config, timeless, toy_config
 
 CLIENTS = ("shapes-a", "shapes-b", "words-a", "words-b")
 Nodes = list[dict[str, Any]]
@@ -140,6 +140,50 @@ def test_a_run_goes_on_without_a_client_whose_data_are_wrong(root: Path, tmp_pat
     settings = {"participation.minimum_clients": 3, "participation.registration_seconds": 0.5}
     serve(own_config(None, settings), nodes_of(root), tmp_path / "run")
     assert set(read_outcome(tmp_path / "run").test) == {*CLIENTS} - {"words-a"}
+
+
+def test_files_are_mended_and_the_run_goes_on(root: Path, tmp_path: Path) -> None:
+    file = root / "words-a" / "dev.csv"
+    kept = file.read_bytes()
+    without_a_split(root, [])
+    with pytest.raises(RegistrationError, match="words-a"):
+        serve(own_config(None), nodes_of(root), tmp_path / "run")
+    file.write_bytes(kept)
+    with quick():
+        server_app.serve(InProcessGrid(client_app.app, nodes_of(root)), tmp_path / "run")
+    assert set(read_outcome(tmp_path / "run").test) == set(CLIENTS)
+
+
+def same_task_own(folder: Path, donor_groups: int) -> Configuration:
+    """Two donors and two recipients of the same-task protocol, each with arrays of its own and a column of groups."""
+    corpus = toy.read_vectors(None, {"rows": 240})
+    config = same_task_config()
+    task = config.tasks["scene"].model_dump(mode="json")
+    for number, client in enumerate(task["clients"]):
+        for part, (first, last) in PARTS.items():
+            rows = np.arange(60 * number + int(60 * first), 60 * number + int(60 * last)) % 240
+            groups = np.array([f"g{row % donor_groups}" for row in rows])
+            # Q of own data reads vectors: the mean of the tokens.
+            arrays = {m: np.asarray(corpus.raw[m])[rows].mean(axis=1) for m in ("video", "audio")}
+            (folder / client["name"]).mkdir(parents=True, exist_ok=True)
+            labels = np.array([corpus.classes[label] for label in np.asarray(corpus.labels)[rows]])
+            np.savez(folder / client["name"] / f"{part}.npz", label=labels, group=groups, **arrays)
+        client |= {"model": "tests.datasets.vector_model:VectorModel", "arguments": {}}
+    task |= {"dataset": "table", "path": str(folder), "classes": list(corpus.classes), "options": {"columns": ["group"]}}
+    task["partition"] = {"kind": "own", "group": "group"}
+    return same_task_config({"tasks.scene": task, "evaluation.test": "own", "run.rounds": 1})
+
+
+def test_donors_and_recipients_have_data_of_their_own(root: Path, tmp_path: Path) -> None:
+    config = same_task_own(tmp_path / "scenes", donor_groups=3)
+    assert set(run_quickly(config, tmp_path / "run").test) == {client.name for _, client in config.clients()}
+
+
+def test_a_donor_with_too_few_groups_is_refused_at_registration(root: Path, tmp_path: Path) -> None:
+    config = same_task_own(tmp_path / "scenes", donor_groups=1)
+    donor = next(client.name for _, client in config.clients() if config.role(client.name) == "donor")
+    with pytest.raises(RegistrationError, match=rf"client '{donor}' cannot take part: cross-fitting needs at least 2 groups"):
+        run_quickly(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.datasets import own_data
 from fedsocket_flwr.datasets.catalogue import read_corpus
 from fedsocket_flwr.datasets.client_data import open_client_data, token_modalities
+from fedsocket_flwr.datasets.corpus import Corpus
+from fedsocket_flwr.datasets.entries import DatasetEntry
 from fedsocket_flwr.datasets.own_data import own_corpus, own_rows
 from fedsocket_flwr.datasets.partitions import manifest
 from fedsocket_flwr.errors import ConfigurationError, DataError, FedSocketError, PartitionError
@@ -27,6 +29,27 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return write_federation(tmp_path / "data")
+
+
+LETTERS = DatasetEntry(
+    name="letters",
+    kind="classification",
+    modalities=("text",),
+    reader="tests.datasets.test_own_data:read_letters",
+    classes=None,
+    licence="none",
+    source="a test",
+    how_to_get="",
+    size="",
+    own_splits=("{split}.letters",),
+)
+
+
+def read_letters(path: str, options: Mapping[str, Any]) -> Corpus:
+    rows = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    classes = sorted({label for _, label in rows})
+    labels = np.array([classes.index(label) for _, label in rows], dtype=np.int64)
+    return Corpus("letters", "classification", {"text": [text for text, _ in rows]}, labels, tuple(classes))
 
 
 def picture(file: Path, shade: int) -> None:
@@ -81,6 +104,14 @@ class TestLayouts:
             assert split.pairs is not None
             assert split.pairs.tolist() == [[0, 0], [0, 1], [1, 2]]
         assert (data.test.inputs["image"][np.arange(2)][:, 0, 0, 0] * 255).tolist() == [20, 21]
+
+    def test_another_project_s_data_set(self, root: Path) -> None:
+        config = own_config(root, {"tasks.words.dataset": "tests.datasets.test_own_data:LETTERS"})
+        for part in ("train", "dev", "test"):
+            (root / "words-a" / f"{part}.letters").write_text(f"{part} class1\n{part} class2\n", encoding="utf-8")
+        corpus = own_corpus(config, "words-a", None)
+        assert corpus.raw["text"] == ["train", "train", "dev", "dev", "test", "test"]
+        assert corpus.labels.tolist() == [1, 3] * 3
 
     def test_a_folder_of_the_client_s_name_below_path_is_read_where_the_node_says_nothing(self, root: Path) -> None:
         whole, told = own_config(root), own_config(None)
