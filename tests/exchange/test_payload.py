@@ -153,6 +153,9 @@ class TestRefusals:
             ({"examples": 9.5}, "whole number, found 9.5"),
             ({"examples": -0.5}, "whole number, found -0.5"),
             ({"class_counts": (4.0, 6.5, 0.0)}, "whole number, found 4.0"),
+            ({"examples": 11}, "absurd counts: 11 examples, but 10 were declared at registration"),
+            ({"examples": 10**15}, "absurd counts"),
+            ({"class_counts": (4, 7, 0)}, "absurd counts: 7 examples of class 1, but 6 were declared at registration"),
             ({"metrics": {"loss.q": float("nan")}}, "metric 'loss.q' is nan"),
             ({"metrics": {"loss.q": float("inf")}}, "metric 'loss.q' is inf"),
         ],
@@ -174,6 +177,34 @@ class TestRefusals:
     )
     def test_arrays(self, name: str, array: np.ndarray, reason: str) -> None:
         assert reason in refusal(content_of(altered(blocks={**sound().blocks, name: np.asarray(array)})))
+
+    def test_fewer_examples_than_declared_are_sound(self) -> None:
+        assert isinstance(read(content_of(altered(examples=3, class_counts=(0, 3, 0)))), Update)
+
+    @pytest.mark.parametrize(
+        "large",
+        [
+            {"blocks": {**sound().blocks, "digits.body": np.zeros(2**18, np.float32)}},
+            {"metrics": {f"loss.{number}": 0.0 for number in range(2**16)}},
+            {"counts": {"matrix": (0,) * 2**17}},
+            {"client": "x" * 2**20},
+        ],
+        ids=["block", "metrics", "counts", "words"],
+    )
+    def test_an_answer_beyond_the_limit_is_not_decoded(self, large: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        def decode(*_: Any) -> Any:
+            raise AssertionError("it was decoded")
+
+        monkeypatch.setattr(payload, "_decode", decode)
+        nbytes = payload.bytes_down(SENT)
+        assert refusal(content_of(altered(**large))).endswith(f"expected at most {nbytes + 2**20}")
+
+    def test_a_limit_of_ones_own(self) -> None:
+        message = over_the_wire(Message(content_of(sound()), reply_to=sent_message(RecordDict())))
+        size = payload.content_bytes(message.content)
+        assert isinstance(payload.read_update(message, MEMBER, 3, SENT, WRITABLE, size), Update)
+        found = payload.read_update(message, MEMBER, 3, SENT, WRITABLE, size - 1)
+        assert found == Refusal("digits-1", f"an answer of {size} bytes, expected at most {size - 1}")
 
     def test_names(self) -> None:
         blocks = dict(sound().blocks)

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,6 +212,48 @@ class TestAnswers:
         one_round(strategy, grid, 2)
         assert strategy.report.refused == {"news-1": "metric 'loss.q' is inf"}
         assert strategy.versions == {**dict.fromkeys(MEMBERS, 2), "news-1": 1}
+
+    def test_of_two_answers_to_one_message_the_first_counts(self) -> None:
+        strategy, grid = Recording(CONTRACT), grid_of()
+        replies = list(grid.send_and_receive(configured(strategy, grid)))
+        once = [dict(update.blocks) for update in strategy.read_phase(1, replies)]
+        doubled = [*replies, *replies[::-1]]
+        assert all(same_bits(a, b) for a, b in zip(once, [u.blocks for u in strategy.read_phase(1, doubled)], strict=True))
+        assert strategy.report.refused == {}
+
+    def test_a_client_that_was_not_reached_is_missing_and_not_refused(self) -> None:
+        strategy, grid = Recording(CONTRACT), grid_of()
+        messages = configured(strategy, grid)
+        replies = list(grid.send_and_receive(messages))
+        lost = Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=messages[0])
+        strategy.aggregate_train(1, [lost, *replies[1:]])
+        assert strategy.report.missing == ["digits-1"]
+        assert strategy.report.refused == {}
+
+    def test_who_is_not_there_to_be_asked_is_absent(self) -> None:
+        grid = grid_of(nodes=[{"client": "news-1"}])
+        strategy = Recording(CONTRACT, expected_clients=["news-1", "pairs-1"], minimum_clients=1, registration_seconds=0.01)
+        one_round(strategy, grid)
+        assert (strategy.report.absent, strategy.report.answered) == (["pairs-1"], ["news-1"])
+
+    def test_a_long_update_is_shortened_to_the_bound_and_named(self) -> None:
+        def work(member: Membership, broadcast: Broadcast) -> tuple[Mapping[str, Array], Mapping[str, float]]:
+            step = np.float32(100.0 if member.client == "news-1" else 0.001)
+            return {name: np.asarray(block + step, block.dtype) for name, block in broadcast.blocks.items()}, {}
+
+        strategy = Recording(CONTRACT, norm_bound=1.0)
+        one_round(strategy, grid_of(work))
+        assert strategy.report.clipped == {"news-1": pytest.approx(100.0 * np.sqrt(11), rel=1e-3)}
+        (news,) = (update for update in strategy.updates if update.client == "news-1")
+        moved = sum(float(np.square(block.astype(float) - START[name]).sum()) for name, block in news.blocks.items())
+        assert np.sqrt(moved) == pytest.approx(1.0, rel=1e-3)
+
+    def test_what_the_round_is_configured_with_reaches_the_client(self) -> None:
+        strategy, grid = Recording(CONTRACT), grid_of()
+        messages = strategy.configure_train(1, arrays(), ConfigRecord({"clipping_norm": 0.5}), grid)
+        assert {message.content.config_records["config"]["clipping_norm"] for message in messages} == {0.5}
+        with pytest.raises(ContractError, match="may not set round"):
+            strategy.configure_train(1, arrays(), ConfigRecord({"round": 9}), grid)
 
     def test_nobody_answers(self) -> None:
         strategy, grid = Recording(CONTRACT), grid_of()
