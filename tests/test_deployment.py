@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,40 +137,55 @@ def expected(config: Configuration, folder: Path) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_deployed_run_gives_the_bits_of_a_simulated_one(deployment: LocalDeployment, tmp_path: Path) -> None:
-    config = small_config({"run.rounds": 2})
-    folder = prepared(config, tmp_path / "deployed")
-    told: list[str] = []
-
-    class Listener:
-        def on_start(self, run: Any) -> None:
-            told.append("start")
-
-        def on_phase(self, row: Any) -> None:
-            told.append(row["phase"])
-
-        def on_end(self, status: str) -> None:
-            told.append(status)
-
-    deployment.carry_out(folder, [Listener()])
-    assert told == ["start", "train", "train", "close", "finished"]
-    assert_same_outcome(read_outcome(folder), expected(config, tmp_path / "simulated"))
+def test_a_run_handed_to_a_superlink_gives_the_bits_of_a_simulated_one(
+    deployment: LocalDeployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As ``fedsocket-flwr run --superlink`` does: the configuration goes along, the folder is made by the ServerApp."""
+    config, folder = small_config({"run.rounds": 2}), tmp_path / "deployed"
+    monkeypatch.setenv("FLWR_HOME", str(deployment.folder))
+    engines.submit(deployment.flwr.superlink, configuration=config.to_json(), out=str(folder))
+    assert f"Run folder: {folder}" in capfd.readouterr().out
+    assert_same_outcome(read_outcome(folder), run_quickly(config, tmp_path / "simulated"))
     assert (folder / "report.md").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_processes_lose_no_private_model_and_no_finished_round(deployment: LocalDeployment, tmp_path: Path) -> None:
-    """One run through everything that can be killed.
+def test_a_run_whose_superlink_and_serverapp_are_killed_goes_on_to_the_same_bits(
+    deployment: LocalDeployment, tmp_path: Path
+) -> None:
+    config = small_config({"run.rounds": 4})
+    folder = prepared(config, tmp_path / "cut")
+    deployment.start_run(folder)
+    wait_for(lambda: len(rounds_of(folder)) >= 1, 180, "the first round")
+    done = rounds_of(folder)
+    deployment.kill_superlink()
+    deployment.start_superlink()
+    began = time.monotonic()
+    assert prepare_resume(folder)
+    deployment.start_run(folder)
+    wait_for(lambda: len(rounds_of(folder)) > len(done), 240, "a round after the SuperLink was killed")
+    print(f"\na killed SuperLink: the next round was finished {time.monotonic() - began:.0f} s after it was up again")
+    assert rounds_of(folder)[: len(done)] == done
 
-    A SuperNode dies in training and is started again; the SuperLink dies and comes back, and the run is resumed; the ServerApp
-    dies, and the run is resumed. What was finished stays, and who was away is named.
-    """
+    done = rounds_of(folder)
+    os.kill(server_app_of(deployment), signal.SIGKILL)
+    began = time.monotonic()
+    assert prepare_resume(folder)
+    deployment.carry_out(folder)
+    print(f"a killed ServerApp: {len(rounds_of(folder)) - len(done)} rounds and TEST took {time.monotonic() - began:.0f} s")
+    assert rounds_of(folder)[: len(done)] == done
+    assert_same_outcome(read_outcome(folder), run_quickly(config, tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_supernode_comes_back_and_another_one_never_does(deployment: LocalDeployment, tmp_path: Path) -> None:
+    """The last test of the shared deployment: it ends with one node less."""
     config = small_config({"run.rounds": 60, "participation.minimum_clients": 2, "participation.registration_seconds": 120.0})
     folder = prepared(config, tmp_path / "run")
     deployment.start_run(folder)
     wait_for(lambda: len(rounds_of(folder)) >= 1, 180, "the first round")
-
     began = time.monotonic()
     deployment.kill_node("words-bag")
     wait_for(lambda: any("words-bag" not in row["answered"] for row in rounds_of(folder)), 240, "a round without words-bag")
@@ -181,30 +198,17 @@ def test_killed_processes_lose_no_private_model_and_no_finished_round(deployment
 
     wait_for(is_back, 240, "words-bag to be back")
     back = time.monotonic() - began
-    print(f"\na killed SuperNode: its round ended after {noticed:.0f} s, it took part again after {back:.0f} s")
+    print(f"\na killed SuperNode: the round without it ended after {noticed:.0f} s, it took part again after {back:.0f} s")
 
-    done = rounds_of(folder)
-    deployment.kill_superlink()
-    deployment.start_superlink()
-    began = time.monotonic()
-    assert prepare_resume(folder)
-    deployment.start_run(folder)
-    wait_for(lambda: len(rounds_of(folder)) > len(done), 240, "a round after the SuperLink was killed")
-    print(f"a killed SuperLink: the next round was finished {time.monotonic() - began:.0f} s after the resume")
-    assert rounds_of(folder)[: len(done)] == done
-
-    server_app = server_app_of(deployment)
-    done = rounds_of(folder)
-    os.kill(server_app, signal.SIGKILL)
-    time.sleep(1)
-    began = time.monotonic()
-    assert prepare_resume(folder, rounds=len(done) + 2)
+    os.kill(server_app_of(deployment), signal.SIGKILL)
+    deployment.stop_node("words-bigru")
+    done = len(rounds_of(folder))
+    assert prepare_resume(folder, rounds=done + 1, overrides=["participation.registration_seconds=20"])
     deployment.carry_out(folder)
-    print(f"a killed ServerApp: two more rounds and TEST took {time.monotonic() - began:.0f} s")
-    assert rounds_of(folder)[: len(done)] == done
     outcome = read_outcome(folder)
-    assert set(outcome.test) == set(SMALL)
-    assert {entry["client"] for entry in incidents(outcome.history)} == {"words-bag"}
+    assert outcome.rounds()[-1]["absent"] == ["words-bigru"]
+    assert set(outcome.test) == {"shapes-mlp", "words-bag"}
+    assert {entry["client"] for entry in incidents(outcome.history)} == {"words-bag", "words-bigru"}
 
 
 def server_app_of(deployment: LocalDeployment) -> int:
@@ -216,3 +220,35 @@ def server_app_of(deployment: LocalDeployment) -> int:
             if b"flwr-serverapp" in (folder / "cmdline").read_bytes() and mark in (folder / "environ").read_bytes():
                 return entry.pid
     raise AssertionError("no ServerApp runs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_takes_everything_down_after_ctrl_c(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedsocket_flwr.cli", "local-deployment", "toy", "--clients", "words-bag,shapes-mlp"]
+    command += ["--out", str(folder), "--set", "run.rounds=50", "--set", "participation.registration_seconds=15"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    wait_for(lambda: process.poll() is not None or len(rounds_of(folder)) >= 1, 240, "the first round")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "with TLS; SuperNodes of words-bag, shapes-mlp" in said
+    assert "everything up to the last finished round is on disk" in said
+    first = rounds_of(folder)[0]
+    assert first["answered"] == ["shapes-mlp", "words-bag"]
+    assert first["absent"] == ["pairs-a", "pairs-b", "shapes-cnn", "words-bigru"]
+    assert (folder / "report.md").exists()
+    wait_for(lambda: not processes_below(tmp_path), 20, "the processes of the deployment to end")
+    assert list(tmp_path.glob("fedsocket-deployment-*")) == []
+
+
+def processes_below(folder: Path) -> list[int]:
+    """Return the living processes whose home of Flower is below a folder."""
+    found = []
+    for entry in process_table():
+        with contextlib.suppress(OSError):
+            if f"FLWR_HOME={folder}".encode() in (Path("/proc") / str(entry.pid) / "environ").read_bytes() and not entry.zombie:
+                found.append(entry.pid)
+    return found
