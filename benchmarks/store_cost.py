@@ -1,9 +1,10 @@
 """What keeping private models costs: ten clients' models of 45 MB (ResNet-18, 11.2 M float32), loaded and saved every round.
 
-Each client takes its lock, loads its last version into the model, computes for a while, and saves a new version (checksum, write,
-fsync, rename; the older one is removed). Ten such models are more than the store's cache in memory (256 MiB) holds, so loading
-reads files, as a worker does that another client used last. The same state is also put into a Flower ``Context`` and carried to a
-worker and back by pickling, as the simulation does at every message. Numbers are medians over clients and rounds, times clients.
+Each client takes its lock, loads its last version into the model, computes for a while, and saves a new version: the version
+before is waited for until it is on the disk, the new one is written over the file that nobody needs any more, with a checksum,
+and renamed; the system writes it to the disk meanwhile. The same state is also put into a Flower ``Context`` and carried to a
+worker and back by pickling, as the simulation does at every message. Numbers are over clients and rounds, times clients: the
+median, and the fastest, which other programs disturb least.
 
 Run ``python benchmarks/store_cost.py [--clients 10] [--rounds 4] [--seconds 1] [--moments] [--folder DIR]``; it prints a Markdown
 table. ``--moments`` keeps Adam's two moments too, three times the bytes.
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context, RecordDict
 
-from fedsocket_flwr.clients.branches import load_module_arrays, module_arrays
+from fedsocket_flwr.clients.branches import load_module_arrays, module_arrays, module_views
 from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.exchange.payload import array_record, read_array_record, serialise
 from fedsocket_flwr.models.resnet import ResNet18Trunk
@@ -97,7 +98,7 @@ def main() -> None:
                     with timed(seconds.compute):
                         compute(options.seconds)
                     with timed(seconds.save):
-                        store.save(number, Snapshot({**arrays, **module_arrays(model)}, {"round": number}), keep=())
+                        store.save(number, Snapshot({**arrays, **module_views(model)}, {"round": number}), keep=())
         for _ in range(3):
             with timed(seconds.context):
                 through_context(state)
@@ -107,13 +108,17 @@ def main() -> None:
 def report(seconds: Seconds, clients: int, size: int) -> None:
     """Print what a round costs."""
     parts = (seconds.load, seconds.compute, seconds.save, seconds.context)
-    load, computed, save, context = (clients * statistics.median(part) for part in parts)
-    share = (load + save) / computed
-    print(f"| a round of {clients} clients, {size / 1e6:.1f} MB each | seconds | share of computing |\n|---|---:|---:|")
-    for name, value in (("computing", computed), ("loading", load), ("saving", save), ("the store: both", load + save)):
-        print(f"| {name} | {value:.2f} | {value / computed:.1%} |")
-    print(f"| for comparison: through Flower's Context | {context:.2f} | {context / computed:.1%} |")
-    print(f"\nThe aim of at most {AIM:.0%} is {'met' if share <= AIM else 'missed'}.")
+    rows = [[clients * summary(part) for summary in (statistics.median, min)] for part in parts]
+    load, computed, save, context = rows
+    store = [one + other for one, other in zip(load, save, strict=True)]
+    print(f"| a round of {clients} clients, {size / 1e6:.1f} MB each | seconds | share of computing | fastest, seconds | share |")
+    print("|---|---:|---:|---:|---:|")
+    named = {"computing": computed, "loading": load, "saving": save, "the store: both": store}
+    for name, found in (named | {"for comparison: through Flower's Context": context}).items():
+        cells = (f"{value:.2f} | {value / base:.1%}" for value, base in zip(found, computed, strict=True))
+        print(f"| {name} | {' | '.join(cells)} |")
+    verdicts = ["met" if one / base <= AIM else "missed" for one, base in zip(store, computed, strict=True)]
+    print(f"\nThe aim of at most {AIM:.0%} is {verdicts[0]} by the median, {verdicts[1]} by the fastest.")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import write_configuration
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.run_preparation import prepare_resume, read_run_configuration
-from fedsocket_flwr.runtime import block_files
 from fedsocket_flwr.runtime.callbacks import HistoryWriter
 from tests.toy_runs import (
     Cut,
@@ -43,7 +42,6 @@ def new_process() -> None:
     """Forget what a process keeps in memory, as a resumed run finds it."""
     client_app._open_client.cache_clear()
     client_app._configuration.cache_clear()
-    block_files.CACHE = block_files.ContentCache()
 
 
 def rounds_of(outcome: Outcome) -> list[int]:

@@ -106,7 +106,12 @@ def load_branches(
 
 def module_arrays(module: nn.Module) -> dict[str, Array]:
     """Return parameters and buffers as arrays on the CPU, copied, so that later training leaves them alone."""
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in module.state_dict().items()}
+    return {name: array.copy() for name, array in module_views(module).items()}
+
+
+def module_views(module: nn.Module) -> dict[str, Array]:
+    """Return parameters and buffers as arrays, which change with the module where it is on the CPU: to be written at once."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}
 
 
 def load_module_arrays(module: nn.Module, arrays: Blocks) -> None:
@@ -122,7 +127,12 @@ def load_module_arrays(module: nn.Module, arrays: Blocks) -> None:
         if name not in arrays or tuple(arrays[name].shape) != tuple(tensor.shape):
             found = f"shape {tuple(arrays[name].shape)}" if name in arrays else "nothing"
             raise ContractError(f"weights of another architecture: {name!r} has {found}, expected shape {tuple(tensor.shape)}")
-    module.load_state_dict({name: torch.tensor(np.asarray(arrays[name])) for name in state})
+    for name, tensor in state.items():
+        if tensor.device.type == "cpu":
+            # Straight into the module's memory: PyTorch takes no read-only array without copying it first.
+            np.copyto(tensor.numpy(), arrays[name], casting="same_kind")
+        else:
+            tensor.copy_(torch.tensor(np.asarray(arrays[name])))
 
 
 def q_name(model_round: int) -> str:

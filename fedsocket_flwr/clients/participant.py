@@ -21,6 +21,7 @@ from fedsocket_flwr.clients.branches import (
     load_branches,
     load_module_arrays,
     module_arrays,
+    module_views,
     named,
     new_private,
     new_q,
@@ -46,7 +47,10 @@ Array = NDArray[Any]
 
 @dataclass
 class State:
-    """A client between rounds. ``version`` 0 has never trained; ``q`` is the Q that arrived, or its own."""
+    """A client between rounds. ``version`` 0 has never trained; ``q`` is the Q that arrived, or its own.
+
+    ``former`` are the checkpoints of that version, ``checkpoints`` those with the round that was measured since.
+    """
 
     version: int
     private: nn.Module
@@ -55,6 +59,7 @@ class State:
     q: SharedPredictor | None
     q_optimiser: torch.optim.Optimizer | None
     checkpoints: Checkpoints
+    former: Checkpoints
 
 
 class Participant(ABC):
@@ -147,10 +152,11 @@ class Participant(ABC):
             last = Checkpoints.of(measured, self.measure_of(self.data.dev), broadcast.round, state.version).completed_by(defaults)
             best = state.checkpoints.completed_by(defaults)
             if state.q is not None and broadcast.round not in state.checkpoints.q_rounds():
-                self.store.save_blocks(q_name(broadcast.round), module_arrays(state.q))
+                self.store.save_blocks(q_name(broadcast.round), module_views(state.q))
             frozen = {"best": best.to_notes(), "last": last.to_notes()}
             self.store.write_note("closing", frozen)
             self.store.write_note("facts", self.facts.to_notes())
+            self.store.settle()
         counts = {
             f"{moment}.{endpoint}": kept.counts
             for moment, checkpoints in (("best", best), ("last", last))
@@ -223,7 +229,7 @@ class Participant(ABC):
         measured = measure(how, private, q)
         state.checkpoints = state.checkpoints.improved_by(Checkpoints.of(measured, how, model_round, state.version))
         if state.q is not None and model_round in state.checkpoints.q_rounds():
-            self.store.save_blocks(q_name(model_round), module_arrays(state.q))
+            self.store.save_blocks(q_name(model_round), module_views(state.q))
         return measured
 
     def _defaults(self, state: State, model_round: int) -> Checkpoints:
@@ -282,12 +288,12 @@ class Participant(ABC):
         if q is not None:
             assert self.shape is not None
             load_module_arrays(q, blocks or module_arrays(initial_predictor(self.shape, self.config.run.seed)))
-        return State(version, private, fusion_gate, optimiser, q, q_optimiser, checkpoints)
+        return State(version, private, fusion_gate, optimiser, q, q_optimiser, checkpoints, former=checkpoints)
 
     def _save(self, state: State, broadcast: Broadcast) -> None:
         """Keep the state as the version of this round; what neither it nor the former version needs is removed."""
         arrays: dict[str, Array] = {
-            **named("private", module_arrays(state.private)),
+            **named("private", module_views(state.private)),
             "fusion_gate": state.fusion_gate.detach().cpu().numpy(),
         }
         if self.config.training.private_optimiser == "keep":
@@ -295,14 +301,12 @@ class Participant(ABC):
         if state.q_optimiser and self.config.training.q_optimiser == "keep":
             arrays |= named("q_optimiser", optimiser_arrays(state.q_optimiser))
         if state.q and not broadcast.blocks:
-            arrays |= named("q", module_arrays(state.q))
-        former = Checkpoints({})
-        if state.version:
-            former = Checkpoints.from_notes(self.store.load(state.version).notes["checkpoints"])
+            arrays |= named("q", module_views(state.q))
         snapshot = Snapshot(arrays, {"checkpoints": state.checkpoints.to_notes()})
-        needed = state.checkpoints.versions() | former.versions() | {state.version}
+        needed = state.checkpoints.versions() | state.former.versions() | {state.version}
         self.store.save(broadcast.round, snapshot, keep=needed)
-        self.store.remove_blocks(keep=self.kept_blocks | {q_name(r) for r in state.checkpoints.q_rounds() | former.q_rounds()})
+        q_rounds = state.checkpoints.q_rounds() | state.former.q_rounds()
+        self.store.remove_blocks(keep=self.kept_blocks | {q_name(number) for number in q_rounds})
 
     def _trained_blocks(self, state: State, received: Blocks) -> dict[str, Array]:
         """Return what the client trained of the blocks it received; a gated row of a class that it lacks stays as it came."""

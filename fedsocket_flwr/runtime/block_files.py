@@ -1,17 +1,18 @@
-"""Named arrays in one file each: written atomically, checked by a checksum, kept for a while in memory.
+"""Named arrays in one file each: written atomically, checked by a checksum.
 
-A file is a safetensors file whose metadata hold ``content`` (JSON: the names in order, and the notes) and ``sha256`` over content
-and arrays. Arrays that are read are views of immutable bytes: nothing is copied, and no caller can change what the next one gets.
+A file is a safetensors file whose metadata hold ``content`` (JSON: the names in order, and the notes) and ``crc32`` over the rest
+of the header and all arrays. Arrays go from memory to the file and back without a copy in between, in pieces that the processor's
+cache holds while they are summed up; arrays that are read cannot be changed.
+Nothing is kept in memory: the operating system keeps recent files, and what it gives is checked again at every reading.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,65 +37,16 @@ TYPES = {
     "F64": "<f8",
 }
 NAMES = {np.dtype(dtype): name for name, dtype in TYPES.items()}
-CACHE_BYTES = 256 * 2**20
 PART = ".part"
-
-Signature = tuple[int, int, int]
+PIECE = 2**18
 
 
 @dataclass(frozen=True)
 class Content:
-    """What one file holds: read-only arrays, the notes as JSON text, and the size of the file."""
+    """What one file holds: read-only arrays, and the notes as JSON text."""
 
     arrays: Blocks
     notes: str
-    nbytes: int
-
-
-class ContentCache:
-    """The most recently used files of this process, up to a number of bytes.
-
-    An entry counts only for the very file that it was made from (inode, size and time of change), so a file that another process
-    replaced is read again.
-    """
-
-    def __init__(self, capacity: int = CACHE_BYTES) -> None:
-        self.capacity = capacity
-        self._entries: OrderedDict[Path, tuple[Signature, Content]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, path: Path, signature: Signature) -> Content | None:
-        """Return the content of a file if it is at hand and current."""
-        with self._lock:
-            found = self._entries.get(path)
-            if found is None or found[0] != signature:
-                return None
-            self._entries.move_to_end(path)
-            return found[1]
-
-    def put(self, path: Path, signature: Signature, content: Content) -> None:
-        """Keep the content of a file; the files that were not asked for longest make room."""
-        with self._lock:
-            self._remove(path)
-            if content.nbytes > self.capacity:
-                return
-            self._entries[path] = (signature, content)
-            self._bytes += content.nbytes
-            while self._bytes > self.capacity:
-                self._remove(next(iter(self._entries)))
-
-    def discard(self, path: Path) -> None:
-        """Forget a file."""
-        with self._lock:
-            self._remove(path)
-
-    def _remove(self, path: Path) -> None:
-        entry = self._entries.pop(path, None)
-        self._bytes -= entry[1].nbytes if entry else 0
-
-
-CACHE = ContentCache()
 
 
 def strict_json(content: Mapping[str, Any], where: object) -> str:
@@ -106,16 +58,13 @@ def strict_json(content: Mapping[str, Any], where: object) -> str:
         raise StoreError(f"{where}: the notes are not strict JSON ({error})") from error
 
 
-def write_blocks(path: Path, blocks: Blocks, notes: str = "{}", keep: bool = True) -> None:
-    """Write arrays and notes as one file that appears whole or not at all; ``keep`` in memory what is soon read again."""
-    data = _encode(path, blocks, notes)
-    signature = write_atomically(path, data)
-    if keep:
-        CACHE.put(path, signature, _decode(path, data, verify=False))
+def write_blocks(path: Path, blocks: Blocks, notes: str = "{}", durable: bool = True, reused: Path | None = None) -> None:
+    """Write arrays and notes as one file that appears whole or not at all; see :func:`write_atomically`."""
+    write_atomically(path, _encode(path, blocks, notes), durable, reused)
 
 
-def read_blocks(path: Path, keep: bool = True) -> Content:
-    """Read a file that :func:`write_blocks` wrote, from memory if it has not changed since.
+def read_blocks(path: Path) -> Content:
+    """Read a file that :func:`write_blocks` wrote.
 
     Raises
     ------
@@ -125,51 +74,86 @@ def read_blocks(path: Path, keep: bool = True) -> Content:
         If the file cannot be read or its checksum is wrong.
     """
     try:
-        found = CACHE.get(path, _signature(os.stat(path)))
-        if found is not None:
-            return found
         with open(path, "rb") as file:
-            signature, data = _signature(os.fstat(file.fileno())), file.read()
+            # NumPy's memory comes in large pages: filling it is several times faster than filling bytes.
+            memory = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+            data = memory.data
+            start = file.readinto(data[:8])
+            start += file.readinto(data[start : start + int.from_bytes(data[:start], "little")])
+            checksum = 0
+            for begin in range(start, len(data), PIECE):
+                piece = data[begin : begin + PIECE]
+                checksum = zlib.crc32(piece[: file.readinto(piece)], checksum)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
-    content = _decode(path, data, verify=True)
-    if keep:
-        CACHE.put(path, signature, content)
-    return content
+    memory.flags.writeable = False
+    return _decode(path, memory.data, start, checksum)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file, if it is there, from disk and memory."""
-    CACHE.discard(path)
-    path.unlink(missing_ok=True)
+def write_atomically(path: Path, parts: Iterable[bytes | memoryview], durable: bool = True, reused: Path | None = None) -> None:
+    """Replace a file by way of a temporary one in the same folder; until then the old one stays, also when the disk is full.
 
-
-def write_atomically(path: Path, data: bytes) -> Signature:
-    """Replace a file by way of a temporary one in the same folder; return what tells the new file from others.
-
-    After the return the file survives a loss of power; until then the old one stays, also when the disk is full.
+    Parameters
+    ----------
+    path, parts
+        The file, and its bytes in pieces.
+    durable
+        After the return the file survives a loss of power. Otherwise it survives the end of every process at once, and a loss of
+        power as soon as the system has written it, which is begun in the background; :func:`sync` waits for that.
+    reused
+        A file that nobody needs, whose place the new one takes. Its pages and disk blocks are there already, which makes writing
+        several times faster; it is gone afterwards.
     """
     temporary: Path | None = None
+    durable = durable or os.name != "posix"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=PART)
+        os.close(descriptor)
         temporary = Path(name)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            signature = _signature(os.fstat(file.fileno()))
+        if reused is not None and reused.exists():
+            os.replace(reused, temporary)
+        with open(temporary, "r+b") as file:
+            for part in parts:
+                file.write(part)
+            file.truncate()
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
+        else:
+            threading.Thread(target=_begin_sync, args=(path,), daemon=True).start()
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error}); what was there before is unchanged") from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-    return signature
+
+
+def sync(paths: Iterable[Path], folder: Path) -> None:
+    """Wait until files, and what was renamed or removed in their folder, survive a loss of power."""
+    try:
+        for path in paths:
+            _sync_file(path)
+        _sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written to its disk ({error})") from error
+
+
+def _begin_sync(path: Path) -> None:
+    """Have the system write a file now; one that is gone by now, or a disk that fails, is met again by who waits for it."""
+    with contextlib.suppress(OSError):
+        _sync_file(path)
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -180,10 +164,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _require_text_keys(value: object) -> None:
@@ -197,20 +177,25 @@ def _require_text_keys(value: object) -> None:
             _require_text_keys(inner)
 
 
-def _encode(path: Path, blocks: Blocks, notes: str) -> bytes:
-    """Return the bytes of a safetensors file, written out here to copy the arrays once and no more."""
+def _encode(path: Path, blocks: Blocks, notes: str) -> list[bytes | memoryview]:
+    """Return the bytes of a safetensors file in pieces, made here so that no array is copied."""
     arrays = {name: _storable(path, name, array) for name, array in blocks.items()}
-    content = json.dumps({"names": list(arrays), "notes": notes})
-    header: dict[str, Any] = {"__metadata__": {"content": content, "sha256": _checksum(content, arrays)}}
     # Wide elements first: every array then starts at a multiple of its element's size.
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    entries: dict[str, Any] = {}
     end = 0
     for name, array in ordered:
         begin, end = end, end + array.nbytes
-        header[name] = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
+        entries[name] = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": [begin, end]}
+    octets = [array.reshape(-1).view(np.uint8).data for _, array in ordered]
+    checksum = 0
+    for piece in octets:
+        checksum = zlib.crc32(piece, checksum)
+    content = json.dumps({"names": list(arrays), "notes": notes})
+    metadata = {"content": content, "crc32": _with_header(checksum, content, entries)}
+    text = json.dumps({"__metadata__": metadata, **entries}).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *(_octets(array) for _, array in ordered)])
+    return [len(text).to_bytes(8, "little"), text, *octets]
 
 
 def _storable(path: Path, name: str, array: Array) -> Array:
@@ -220,32 +205,24 @@ def _storable(path: Path, name: str, array: Array) -> Array:
     return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
 
-def _checksum(content: str, arrays: Blocks) -> str:
-    digest = hashlib.sha256(content.encode())
-    for name, array in arrays.items():
-        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        digest.update(_octets(array))
-    return digest.hexdigest()
+def _with_header(checksum: int, content: str, entries: Mapping[str, Any]) -> str:
+    """Return the checksum of the arrays carried on over the header, as text."""
+    return f"{zlib.crc32(json.dumps([content, entries]).encode(), checksum):08x}"
 
 
-def _octets(array: Array) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
-
-
-def _decode(path: Path, data: bytes, verify: bool) -> Content:
+def _decode(path: Path, data: memoryview, start: int, checksum: int) -> Content:
+    """Return what a file holds whose arrays begin at ``start`` and have that checksum."""
     try:
-        start = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:start])
+        header = json.loads(bytes(data[8:start]))
         metadata = header.pop("__metadata__")
+        if metadata["crc32"] != _with_header(checksum, metadata["content"], header):
+            raise StoreError(f"{path} is damaged: its checksum does not fit its content")
         content = json.loads(metadata["content"])
-        arrays = {name: _view(data, start, header.pop(name)) for name in content["names"]}
-        intact = not header and (not verify or _checksum(metadata["content"], arrays) == metadata["sha256"])
+        arrays = {name: _view(data, start, header[name]) for name in content["names"]}
+        return Content(arrays, content["notes"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StoreError(f"{path} is damaged: {len(data)} bytes that do not form a saved state ({error})") from error
-    if not intact:
-        raise StoreError(f"{path} is damaged: its checksum does not fit its content")
-    return Content(arrays, content["notes"], len(data))
 
 
-def _view(data: bytes, start: int, entry: Mapping[str, Any]) -> Array:
+def _view(data: memoryview, start: int, entry: Mapping[str, Any]) -> Array:
     return np.ndarray(entry["shape"], TYPES[entry["dtype"]], buffer=data, offset=start + entry["data_offsets"][0])

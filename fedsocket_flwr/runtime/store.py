@@ -4,7 +4,7 @@ Flower's ``Context`` is lost with a SuperNode and travels with every message; a 
 the other. Arrays that are loaded are read-only; copy them before training. Nothing here imports torch.
 
 Layout under the state directory: ``runs/<run>/<client>/version-00000003.safetensors``, ``blocks-<name>.safetensors``,
-``note-<name>.json`` and ``lock``.
+``note-<name>.json``, ``lock``, and ``spare``: a version that is not needed any more, which the next one is written over.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.file_names import file_slug
-from fedsocket_flwr.runtime.block_files import PART, read_blocks, remove_file, strict_json, write_atomically, write_blocks
+from fedsocket_flwr.runtime.block_files import PART, read_blocks, strict_json, sync, write_atomically, write_blocks
 from fedsocket_flwr.runtime.file_locks import lock, try_lock, unlock
 from fedsocket_flwr.state_folder import HOME_VARIABLE, STATE_DIRECTORY_KEY, state_folder
 
@@ -62,14 +62,17 @@ class ClientStore:
 
     Notes
     -----
-    Every write appears whole or not at all. What reads, trains and saves holds :meth:`locked` meanwhile, so that two processes
-    never train the same client at once; loading alone needs no lock. The lock is not re-entrant.
+    Every write appears whole or not at all, and no end of a process loses it. A loss of power can take the newest version, never
+    the one before it (see :meth:`save`). What reads, trains and saves holds :meth:`locked` meanwhile, so that two processes never
+    train the same client at once; loading alone needs no lock, though a version that is removed meanwhile may then look damaged.
+    The lock is not re-entrant.
     """
 
     def __init__(self, root: Path, run: str, client: str) -> None:
         self._run, self._client = run, client
         self._run_folder = Path(root).absolute() / "runs" / file_slug(run)
         self._folder = self._run_folder / file_slug(client)
+        self._spare = self._folder / "spare"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -119,15 +122,27 @@ class ClientStore:
     def save(self, version: int, snapshot: Snapshot, keep: Collection[int]) -> None:
         """Write a version, then remove those that are neither ``version`` nor in ``keep``.
 
-        When the write fails, for instance since the disk is full, every older version is still there.
+        The versions in ``keep`` are on the disk before anything else happens. The new one is in the file system at the return
+        and on the disk a moment later, at the latest at the next call: a loss of power until then costs this version, and
+        :meth:`load_intact` goes back to the one before. When the write fails, for instance since the disk is full, every older
+        version is still there.
         """
         path = self._version_path(version)
+        notes = strict_json(snapshot.notes, path)
         self._prepare()
-        write_blocks(path, snapshot.arrays, strict_json(snapshot.notes, path))
-        for found in self.versions():
-            if found != version and found not in keep:
-                remove_file(self._version_path(found))
+        others = {self._version_path(found): found in keep for found in self.versions() if found != version}
+        sync([other for other, kept in others.items() if kept], self._folder)
+        write_blocks(path, snapshot.arrays, notes, durable=False, reused=self._spare)
+        for other, kept in others.items():
+            if not kept:
+                os.replace(other, self._spare)
         self._remove_abandoned()
+
+    def settle(self) -> None:
+        """Have every version on the disk, and give back the space of the spare file: no round follows soon."""
+        self._prepare()
+        self._spare.unlink(missing_ok=True)
+        sync([self._version_path(found) for found in self.versions()], self._folder)
 
     def versions(self) -> tuple[int, ...]:
         """Return the versions that exist, in ascending order."""
@@ -135,15 +150,15 @@ class ClientStore:
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def save_blocks(self, name: str, blocks: Blocks) -> None:
-        """Write named blocks, for instance a checkpoint of Q. They are read again after the last round, so memory keeps none."""
+        """Write named blocks, for instance a checkpoint of Q; they are on the disk at the return."""
         self._prepare()
-        write_blocks(self._blocks_path(name), blocks, keep=False)
+        write_blocks(self._blocks_path(name), blocks)
 
     def load_blocks(self, name: str) -> Blocks:
         """Return named blocks; :class:`StoreError` when they are absent or damaged."""
         path = self._blocks_path(name)
         try:
-            return dict(read_blocks(path, keep=False).arrays)
+            return dict(read_blocks(path).arrays)
         except FileNotFoundError as error:
             raise StoreError(f"client {self._client!r} of run {self._run!r} has no blocks {name!r}; expected {path}") from error
 
@@ -151,13 +166,13 @@ class ClientStore:
         """Remove all named blocks but those in ``keep``."""
         kept = {self._blocks_path(name) for name in keep}
         for path in set(self._folder.glob("blocks-*.safetensors")) - kept:
-            remove_file(path)
+            path.unlink()
 
     def write_note(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a small JSON object, for instance what registration brought."""
         path = self._note_path(name)
         self._prepare()
-        write_atomically(path, strict_json(content, path).encode())
+        write_atomically(path, [strict_json(content, path).encode()])
 
     def read_note(self, name: str) -> dict[str, Any] | None:
         """Return what :meth:`write_note` wrote, or None when there is no such note."""
@@ -179,7 +194,7 @@ class ClientStore:
         except OSError as error:
             raise StoreError(f"{self._folder} cannot be made ({error}); {_remedy()}") from error
         if not (self._run_folder / "name.json").exists():
-            write_atomically(self._run_folder / "name.json", json.dumps({"run": self._run}).encode())
+            write_atomically(self._run_folder / "name.json", [json.dumps({"run": self._run}).encode()])
 
     def _version_path(self, version: int) -> Path:
         if version < 1:
@@ -244,8 +259,6 @@ def prune(root: Path, runs: Sequence[str] = (), older_than_days: float | None = 
     for run, folder in chosen.items():
         _require_unused(run, folder)
     for folder in chosen.values():
-        for path in folder.rglob("*.safetensors"):
-            remove_file(path)
         shutil.rmtree(folder)
     return tuple(chosen)
 

@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from fedsocket_flwr.errors import StoreError
 from fedsocket_flwr.exchange.contract import Blocks
 from fedsocket_flwr.runtime import block_files
-from fedsocket_flwr.runtime.block_files import ContentCache
 from fedsocket_flwr.runtime.store import ClientStore, Snapshot, list_runs, prune, state_directory
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> ContentCache:
-    fresh = ContentCache()
-    monkeypatch.setattr(block_files, "CACHE", fresh)
-    return fresh
 
 
 @pytest.fixture
@@ -42,11 +34,6 @@ def files(root: Path, pattern: str) -> list[Path]:
     return sorted(root.rglob(pattern))
 
 
-def forget(cache: ContentCache, path: Path) -> None:
-    for found in files(path, "*.safetensors"):
-        cache.discard(found)
-
-
 ARRAYS: Blocks = {
     "z": np.arange(6, dtype=np.float32).reshape(2, 3),
     "scalar": np.array(3, np.int64),
@@ -60,12 +47,9 @@ ARRAYS: Blocks = {
 
 
 class TestSaveAndLoad:
-    @pytest.mark.parametrize("cached", [True, False])
-    def test_round_trip(self, store: ClientStore, tmp_path: Path, cache: ContentCache, cached: bool) -> None:
+    def test_round_trip(self, store: ClientStore) -> None:
         notes = {"rho": 0.5, "best": {"joint": [1, None, True, "ä\ud800"]}, "state": 2**127}
         store.save(1, Snapshot(ARRAYS, notes), keep=())
-        if not cached:
-            forget(cache, tmp_path)
         loaded = store.load(1)
         assert loaded.notes == notes
         assert list(loaded.arrays) == list(ARRAYS)
@@ -156,7 +140,7 @@ class TestDamage:
         with pytest.raises(StoreError, match="checksum"):
             store.load(1)
 
-    def test_a_full_disk_leaves_the_old_version(self, store: ClientStore, tmp_path: Path, cache: ContentCache) -> None:
+    def test_a_full_disk_leaves_the_old_version(self, store: ClientStore, tmp_path: Path) -> None:
         store.save(1, snapshot(1), keep=())
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
@@ -167,7 +151,6 @@ class TestDamage:
                 store.save(1, Snapshot({"weight": np.zeros(100_000)}, {}), keep=())
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        forget(cache, tmp_path)
         assert store.versions() == (1,)
         assert store.load(1).arrays["weight"][0, 0] == 1
         assert files(tmp_path, ".*.part") == []
@@ -184,12 +167,7 @@ class TestDamage:
         assert young.exists()
 
 
-class TestCache:
-    def test_load_after_save_reads_no_file(self, store: ClientStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        store.save(1, snapshot(), keep=())
-        monkeypatch.setattr("builtins.open", None)
-        assert store.load(1).arrays["weight"][0, 0] == 1
-
+class TestReading:
     def test_callers_cannot_corrupt(self, store: ClientStore) -> None:
         given_array = np.zeros(3)
         store.save(1, Snapshot({"a": given_array}, {"list": [1]}), keep=())
@@ -199,12 +177,19 @@ class TestCache:
             loaded.arrays["a"][0] = 1
         with pytest.raises(ValueError, match="WRITEABLE"):
             loaded.arrays["a"].flags.writeable = True
-        loaded.notes["list"].append(2)  # type: ignore[index]
-        loaded.arrays.clear()  # type: ignore[attr-defined]
-        again = store.load(1)
-        np.testing.assert_array_equal(again.arrays["a"], np.zeros(3))
-        assert again.notes == {"list": [1]}
-        assert np.shares_memory(again.arrays["a"], store.load(1).arrays["a"])
+        np.testing.assert_array_equal(store.load(1).arrays["a"], np.zeros(3))
+
+    def test_what_was_loaded_stays_when_its_file_is_written_over(self, store: ClientStore) -> None:
+        store.save(1, snapshot(1), keep=())
+        loaded = store.load(1)
+        for version in (2, 3, 4):
+            store.save(version, snapshot(version), keep=())
+        np.testing.assert_array_equal(loaded.arrays["weight"], snapshot(1).arrays["weight"])
+
+    def test_arrays_larger_than_a_piece(self, store: ClientStore) -> None:
+        large = np.arange(3 * block_files.PIECE, dtype=np.uint8)
+        store.save(1, Snapshot({"large": large, "one": np.array([1.0])}, {}), keep=())
+        np.testing.assert_array_equal(store.load(1).arrays["large"], large)
 
     def test_another_process_that_writes_is_seen(self, store: ClientStore, tmp_path: Path) -> None:
         store.save(1, snapshot(1), keep=())
@@ -218,25 +203,88 @@ class TestCache:
         )
         assert store.load(1).arrays["weight"][0, 0] == 5
 
-    def test_a_removed_file_is_not_loaded_from_memory(self, store: ClientStore, tmp_path: Path) -> None:
-        store.save(1, snapshot(), keep=())
-        files(tmp_path, "version-*")[0].unlink()
-        with pytest.raises(StoreError, match="no version 1"):
-            store.load(1)
 
-    def test_the_least_recently_used_make_room(self, tmp_path: Path, cache: ContentCache) -> None:
-        stores = [ClientStore(tmp_path, "run", f"client-{index}") for index in range(3)]
-        stores[0].save(1, snapshot(), keep=())
-        size = files(tmp_path, "version-*")[0].stat().st_size
-        cache.capacity = 2 * size + 10
-        stores[1].save(1, snapshot(), keep=())
-        stores[0].load(1)
-        stores[2].save(1, snapshot(), keep=())
-        assert [path.parent.name for path in cache._entries] == ["client-0", "client-2"]
-        assert cache._bytes == 2 * size
-        stores[0].save(2, Snapshot({"big": np.zeros(1000)}, {}), keep=(1,))
-        assert cache._bytes == 2 * size
-        assert stores[0].load(2).arrays["big"].shape == (1000,)
+class TestDurability:
+    @pytest.fixture
+    def synced(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Names of the files and folders that were written to the disk, in order; the background does nothing."""
+        found: list[str] = []
+        monkeypatch.setattr(block_files, "_begin_sync", lambda path: None)
+        monkeypatch.setattr(os, "fsync", lambda descriptor: found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        return found
+
+    def test_the_version_before_is_on_the_disk_before_anything_is_written_or_removed(
+        self, store: ClientStore, synced: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.save(1, snapshot(1), keep=())
+        store.save(2, snapshot(2), keep=(1,))
+        synced.clear()
+        events: list[object] = synced  # type: ignore[assignment]
+        replace = os.replace
+        monkeypatch.setattr(os, "replace", lambda old, new: (events.append((old.name[:9], new.name)), replace(old, new)))
+        store.save(3, snapshot(3), keep=(2,))
+        assert events == [
+            "version-00000002.safetensors",
+            "digits-cnn",
+            (".version-", "version-00000003.safetensors"),
+            ("version-0", "spare"),
+        ]
+
+    def test_the_new_version_is_written_in_the_background(self, store: ClientStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        begun = threading.Event()
+        monkeypatch.setattr(block_files, "_begin_sync", lambda path: begun.set())
+        store.save(1, snapshot(), keep=())
+        assert begun.wait(10)
+
+    def test_a_file_that_went_meanwhile_is_no_trouble(self, tmp_path: Path) -> None:
+        block_files._begin_sync(tmp_path / "gone")
+
+    def test_closing_has_everything_on_the_disk_and_gives_the_spare_file_back(
+        self, store: ClientStore, synced: list[str], tmp_path: Path
+    ) -> None:
+        for version in (1, 2, 3):
+            store.save(version, snapshot(version), keep=(version - 1,))
+        assert len(files(tmp_path, "spare")) == 1
+        synced.clear()
+        store.settle()
+        assert synced == ["version-00000002.safetensors", "version-00000003.safetensors", "digits-cnn"]
+        assert files(tmp_path, "spare") == []
+        assert store.load(3).arrays["weight"][0, 0] == 3
+
+    def test_blocks_and_notes_are_on_the_disk_at_once(self, store: ClientStore, synced: list[str]) -> None:
+        store.save_blocks("q", {"a": np.zeros(2)})
+        store.write_note("closing", {})
+        assert [name.split(".")[1] for name in synced if name.endswith(".part")] == ["name", "blocks-q", "note-closing"]
+
+    def test_a_version_that_a_loss_of_power_took_costs_one_round(self, store: ClientStore, tmp_path: Path) -> None:
+        """What a file system may leave of a file that was not on the disk: its name and length, and zeros."""
+        for version in (1, 2):
+            store.save(version, snapshot(version), keep=(1,))
+        path = files(tmp_path, "version-00000002*")[0]
+        path.write_bytes(bytes(path.stat().st_size))
+        version, found = store.load_intact(2)
+        assert version == 1
+        assert found.arrays["weight"][0, 0] == 1
+
+    def test_a_shorter_version_over_a_longer_spare_file_is_whole(self, store: ClientStore) -> None:
+        store.save(1, Snapshot({"long": np.arange(10_000)}, {}), keep=())
+        store.save(2, Snapshot({"long": np.arange(10_000)}, {}), keep=())
+        store.save(3, snapshot(3), keep=(2,))
+        assert store.load(3).arrays["weight"][0, 0] == 3
+        assert store.load(2).arrays["long"][-1] == 9_999
+
+    def test_a_killed_process_loses_no_version(self, store: ClientStore, tmp_path: Path) -> None:
+        run_elsewhere(
+            """
+            store = ClientStore(root, "demo-1", "digits-cnn")
+            for version in (1, 2, 3):
+                store.save(version, Snapshot({"weight": np.full(100_000, version)}, {}), keep=(version - 1,))
+            os._exit(0)
+            """,
+            tmp_path,
+        )
+        assert store.load(3).arrays["weight"][0] == 3
+        assert store.load(2).arrays["weight"][0] == 2
 
 
 class TestBlocksAndNotes:
