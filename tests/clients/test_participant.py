@@ -304,6 +304,9 @@ MODELS = [
     *[("shapes", name, {}) for name in PRIVATE_MODELS if name.startswith("image_") and not name.endswith("towers")],
     *[("words", name, {}) for name in PRIVATE_MODELS if name.startswith("text_")],
     *[("pairs", "image_text_towers", {"image": image, "text": text}) for image in ("cnn", "mlp") for text in ("bag", "bigru")],
+    ("shapes", "resnet18_pie", {"width": 4, "embedding": 8}),
+    ("words", "bigru_pie", {"word_width": 6, "embedding": 8}),
+    ("pairs", "flickr_towers", {"width": 4, "word_width": 6, "embedding": 8, "small_pictures": True}),
 ]
 
 
