@@ -202,6 +202,18 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate(options: argparse.Namespace) -> int:
+    from fedsocket_flwr.other_data import evaluate_run
+    from fedsocket_flwr.strict_yaml import parse_yaml
+
+    chosen: dict[str, object] = {}
+    for text in options.option:
+        chosen |= parse_yaml(text.replace("=", ": ", 1), f"--option {text}")
+    evaluation = evaluate_run(options.run, options.data, options.client, options.task, chosen, options.name)
+    print(evaluation.markdown())
+    return 0
+
+
 def _data_list(options: argparse.Namespace) -> int:
     from fedsocket_flwr.datasets.catalogue import availability
     from fedsocket_flwr.evaluation.tables import Column, Table, to_markdown
@@ -310,6 +322,17 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--endpoint", choices=("private", "q", "joint"), default="joint")
     predict.add_argument("--top", type=_at_least_one, default=5, help="how many results of a retrieval are printed")
     predict.set_defaults(command=_predict)
+
+    evaluate = commands.add_parser("evaluate", help="measure a finished run's predictors on other data of the same kind")
+    evaluate.add_argument("run", type=Path, help="the run folder")
+    evaluate.add_argument(
+        "--data", required=True, metavar="PATH|NAME", help="where the task's data set is read, or another one's name"
+    )
+    evaluate.add_argument("--client", help="default: all clients of the task")
+    evaluate.add_argument("--task", help="whose data these are; needed where several tasks come into question")
+    evaluate.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the data set")
+    evaluate.add_argument("--name", help="what the evaluation is called; default: after the data")
+    evaluate.set_defaults(command=_evaluate)
 
     data = commands.add_parser("data", help="data sets: what is there, and how to get what is not")
     data_commands = data.add_subparsers(required=True, metavar="list|prepare|convert-fedmultimodal|convert-own")

@@ -44,7 +44,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"methods"}),
     frozenset({"run_preparation"}),
     frozenset({"server_app", "client_app", "endpoints", "checking"}),
-    frozenset({"engines", "prediction"}),
+    frozenset({"engines", "prediction", "other_data"}),
     frozenset({"experiments", "runs"}),
     frozenset({"cli"}),
 )

@@ -78,14 +78,26 @@ def open_client_data(config: Configuration, client: str, cache_dir: Path, data_d
         task = config.tasks[name]
         corpus = read_corpus(task)
         rows = task_splits(config, name, cache_dir)[client]
+    reading = _reading(config, client, corpus, cache_dir)
+    if task.has_own_data:
+        _require_vectors(config, client, reading.whole)
+    train, dev, test = (_split(reading, getattr(rows, split)) for split in SPLITS)
+    return ClientData(client, name, corpus.kind, held, corpus.classes, train, dev, test)
+
+
+def open_split(config: Configuration, client: str, corpus: Corpus, rows: Iterable[int], cache_dir: Path) -> Split:
+    """Return rows of any data set of a client's kind, as its private model and Q take them; errors as above."""
+    return _made_split(_reading(config, client, corpus, cache_dir), np.asarray(tuple(rows), dtype=np.int64))
+
+
+def _reading(config: Configuration, client: str, corpus: Corpus, cache_dir: Path) -> _Reading:
+    name, settings = config.client(client)
+    task = config.tasks[name]
+    held = task.held_by(settings)
     shared = tuple(modality for modality in held if modality in task.q_modalities)
     needed = tuple(modality for modality in held if modality in task.interface_modalities)
     whole = {modality: _features(config.interfaces[modality], corpus, modality, cache_dir) for modality in needed}
-    if task.has_own_data:
-        _require_vectors(config, client, whole)
-    reading = _Reading(task, corpus, held, shared, whole, _groups(corpus, task.partition.group, name))
-    train, dev, test = (_split(reading, getattr(rows, split)) for split in SPLITS)
-    return ClientData(client, name, corpus.kind, held, corpus.classes, train, dev, test)
+    return _Reading(task, corpus, held, shared, whole, _groups(corpus, task.partition.group, name))
 
 
 def _with_data_at(config: Configuration, name: str, data_directory: Path | None) -> Configuration:
