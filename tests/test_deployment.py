@@ -1,6 +1,5 @@
 """Real processes on loopback: a SuperLink with TLS and node authentication, and SuperNodes that are killed and come back."""
 
-import contextlib
 import os
 import signal
 import ssl
@@ -21,7 +20,7 @@ from fedsocket_flwr.experiments.credentials import make_node_key, make_server_cr
 from fedsocket_flwr.experiments.local_deployment import LocalDeployment, chosen_clients
 from fedsocket_flwr.plain_files import read_json_lines
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run
-from fedsocket_flwr.runtime.process_groups import process_table
+from fedsocket_flwr.runtime.process_groups import processes_with
 from tests.toy_runs import Outcome, assert_same_outcome, read_outcome, run_quickly, toy_config
 
 SMALL = ("shapes-mlp", "words-bag", "words-bigru")
@@ -213,12 +212,9 @@ def test_a_killed_supernode_comes_back_and_another_one_never_does(deployment: Lo
 
 def server_app_of(deployment: LocalDeployment) -> int:
     """Return the process of the ServerApp, found by the home that it inherited."""
-    mark = f"FLWR_HOME={deployment.folder}/superlink".encode()
-    for entry in process_table():
-        with contextlib.suppress(OSError):
-            folder = Path("/proc") / str(entry.pid)
-            if b"flwr-serverapp" in (folder / "cmdline").read_bytes() and mark in (folder / "environ").read_bytes():
-                return entry.pid
+    for pid in processes_with(f"FLWR_HOME={deployment.folder}/superlink"):
+        if b"flwr-serverapp" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
+            return pid
     raise AssertionError("no ServerApp runs")
 
 
@@ -240,15 +236,5 @@ def test_the_command_takes_everything_down_after_ctrl_c(tmp_path: Path) -> None:
     assert first["answered"] == ["shapes-mlp", "words-bag"]
     assert first["absent"] == ["pairs-a", "pairs-b", "shapes-cnn", "words-bigru"]
     assert (folder / "report.md").exists()
-    wait_for(lambda: not processes_below(tmp_path), 20, "the processes of the deployment to end")
+    wait_for(lambda: not processes_with(f"FLWR_HOME={tmp_path}"), 20, "the processes of the deployment to end")
     assert list(tmp_path.glob("fedsocket-deployment-*")) == []
-
-
-def processes_below(folder: Path) -> list[int]:
-    """Return the living processes whose home of Flower is below a folder."""
-    found = []
-    for entry in process_table():
-        with contextlib.suppress(OSError):
-            if f"FLWR_HOME={folder}".encode() in (Path("/proc") / str(entry.pid) / "environ").read_bytes() and not entry.zombie:
-                found.append(entry.pid)
-    return found

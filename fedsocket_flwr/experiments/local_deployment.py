@@ -23,7 +23,7 @@ from fedsocket_flwr.experiments.credentials import make_node_key, make_server_cr
 from fedsocket_flwr.file_names import file_slug
 from fedsocket_flwr.run_preparation import report_what_is_there
 from fedsocket_flwr.runtime.callbacks import Callback
-from fedsocket_flwr.runtime.process_groups import descendant_groups, stop_with_descendants
+from fedsocket_flwr.runtime.process_groups import processes_with, stop_with_descendants
 from fedsocket_flwr.runtime.superlink import (
     STOP_SECONDS,
     Flower,
@@ -56,7 +56,6 @@ class LocalDeployment:
         self._port = free_port()
         self._superlink: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._orphans: set[int] = set()
 
     def __enter__(self) -> Self:
         try:
@@ -118,12 +117,12 @@ class LocalDeployment:
 
     def kill_node(self, client: str) -> None:
         """Kill a SuperNode (``-9``) and nothing that it has started."""
-        self._kill(self._nodes[client])
+        _kill(self._nodes[client])
 
     def kill_superlink(self) -> None:
         """Kill the SuperLink (``-9``) and nothing that it has started."""
         assert self._superlink is not None, "the SuperLink was not started"
-        self._kill(self._superlink)
+        _kill(self._superlink)
 
     def start_run(self, run_folder: Path) -> str:
         """Start or continue the prepared run of a folder and return Flower's id of it."""
@@ -153,17 +152,12 @@ class LocalDeployment:
                 process.send_signal(signal.SIGTERM)
         for process in processes:
             stop_with_descendants(process, STOP_SECONDS)
-        for group in self._orphans:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+        # What a killed process had started lost its parent; its environment still says where it belongs.
+        for pid in processes_with(f"FLWR_HOME={self.folder}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._nodes, self._superlink = {}, None
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _kill(self, process: "subprocess.Popen[bytes]") -> None:
-        # What it started loses its parent and is found no more.
-        self._orphans |= descendant_groups(process.pid)
-        process.kill()
-        process.wait()
 
     def _home(self, name: str) -> Path:
         home = self.folder / name
@@ -200,3 +194,8 @@ def chosen_clients(config: Configuration, names: Sequence[str] | None) -> tuple[
         }
     )
     return config.model_copy(update={"participation": changed}), clients
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()

@@ -57,6 +57,16 @@ def descendant_groups(pid: int) -> set[int]:
     return found - {os.getpgrp()}
 
 
+def processes_with(setting: str) -> list[int]:
+    """Return the living processes that were started with an environment in which ``setting`` stands; Linux only, else none."""
+    found = []
+    for entry in process_table() if (PROC / "self" / "environ").exists() else ():
+        with contextlib.suppress(OSError):
+            if not entry.zombie and setting.encode() in (PROC / str(entry.pid) / "environ").read_bytes():
+                found.append(entry.pid)
+    return found
+
+
 def process_table() -> list[Entry]:
     """Return every process that can be seen."""
     if (PROC / "self" / "stat").exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedsocket_flwr.runtime import process_groups
-from fedsocket_flwr.runtime.process_groups import descendant_groups, process_table, stop_with_descendants
+from fedsocket_flwr.runtime.process_groups import descendant_groups, process_table, processes_with, stop_with_descendants
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
 
@@ -65,3 +65,14 @@ def test_the_table_is_the_same_from_ps(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (here.parent, here.group, here.zombie) == (os.getppid(), os.getpgrp(), False)
     monkeypatch.setattr(process_groups, "PROC", tmp_path)
     assert here in process_table()
+
+
+@pytest.mark.skipif(not process_groups.PROC.exists(), reason="the environment of processes is Linux's")
+def test_processes_are_found_by_what_stands_in_their_environment() -> None:
+    setting = f"MARK_OF_A_TEST={os.getpid()}"
+    with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"], "MARK_OF_A_TEST": str(os.getpid())}) as process:
+        try:
+            assert processes_with(setting) == [process.pid]
+        finally:
+            process.kill()
+    assert processes_with(setting) == []
