@@ -135,6 +135,7 @@ def submit(superlink: str, **settings: str) -> None:
         There is no such SuperLink, or the run failed.
     """
     home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()
+    home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fedsocket-app-") as scratch:
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(home)}
         Flower(home, environment, superlink).run(thin_app(Path(scratch) / "app", **settings), show_log=True)

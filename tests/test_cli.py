@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from fedsocket_flwr.cli import main
-from fedsocket_flwr.configuration_file import shipped_configurations
+from fedsocket_flwr.configuration_file import read_configuration, shipped_configurations
 from fedsocket_flwr.datasets.toy import read_images, read_pairs, read_texts
 from fedsocket_flwr.plain_files import read_json, read_json_lines
+from fedsocket_flwr.run_preparation import prepare_run
 from fedsocket_flwr.runtime.run_files import load_checkpoint, read_identity
 from fedsocket_flwr.runtime.store import list_runs, state_directory
 from tests.toy_runs import assert_same_arrays, read_outcome, timeless
@@ -158,6 +159,21 @@ class TestRun:
         words.write_text(words.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
         assert "run.seed: 1 when the run began, 2 now" in command.refuses("run", words, "--resume", "moved run")
         assert "give no --out" in command.refuses("run", "--resume", "moved run", "--out", "other")
+
+    def test_on_a_superlink_everything_is_on_its_host(
+        self, command: Speaker, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+        assert "absolute folders of that host" in command.refuses("run", words, "--superlink", "lab", "--out", "here")
+        assert "give no --engine" in command.refuses("run", words, "--superlink", "lab", "--engine", "ray")
+        assert "with --resume nothing else" in command.refuses("run", words, "--superlink", "lab", "--resume", "/runs/1")
+        assert "flwr run failed" in command.refuses("run", words, "--superlink", "nowhere")
+
+    def test_a_run_of_a_superlink_is_not_taken_for_one_of_this_machine(
+        self, command: Speaker, words: Path, tmp_path: Path
+    ) -> None:
+        folder = prepare_run(read_configuration(words), tmp_path / "deployed", "deployment")
+        assert "continue it with --superlink NAME" in command.refuses("run", "--resume", str(folder))
 
     def test_what_cannot_start_leaves_nothing(self, command: Speaker, words: Path, tmp_path: Path) -> None:
         assert ", ".join(shipped_configurations()) in command.refuses("run")
