@@ -19,6 +19,7 @@ from typing import Any
 from fedsocket_flwr.errors import RunError
 from fedsocket_flwr.runtime.process_groups import stop_with_descendants
 from fedsocket_flwr.runtime.store import state_directory
+from fedsocket_flwr.text import one_line
 
 POLL_SECONDS = 0.5
 OWN = "run"
@@ -98,9 +99,9 @@ class Flower:
         try:
             answer = json.loads(done.stdout)
         except ValueError:
-            raise RunError(f"flwr {arguments[0]} failed: {done.stdout}{done.stderr}") from None
+            raise RunError(f"flwr {arguments[0]} failed: {one_line(done.stdout + done.stderr)}") from None
         if not answer.get("success"):
-            raise RunError(f"flwr {arguments[0]} failed: {answer.get('error-message', done.stderr)}")
+            raise RunError(f"flwr {arguments[0]} failed: {one_line(answer.get('error-message') or done.stderr)}")
         return answer
 
     def _follow_log(self, run_id: str, show: bool) -> None:
