@@ -6,13 +6,11 @@ Run ``python benchmarks/paper_models.py [--words 20000]``; it prints a Markdown 
 """
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from fedsocket_flwr.experiments.profile import flops, parameters
 from fedsocket_flwr.models.predictor import PredictorShape, SharedPredictor, TaskShape
 from fedsocket_flwr.models.registry import ModelFacts, build_private_model
 from fedsocket_flwr.models.resnet import ResNet18Trunk
@@ -23,17 +21,6 @@ TASKS = (
     TaskShape("flickr30k", "retrieval", ("image", "text")),
 )
 WORD_WIDTH = 300
-
-
-def parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def flops(call: Callable[[], Any]) -> int:
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        call()
-    return counter.get_total_flops()
 
 
 def main() -> None:

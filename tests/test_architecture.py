@@ -45,7 +45,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"run_preparation"}),
     frozenset({"server_app", "client_app", "endpoints", "checking"}),
     frozenset({"engines", "prediction", "other_data"}),
-    frozenset({"experiments", "runs"}),
+    frozenset({"experiments", "runs", "cli_parser"}),
     frozenset({"cli"}),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

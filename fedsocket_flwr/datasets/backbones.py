@@ -63,6 +63,11 @@ class Backbone:
         self._network = FrozenNetwork("backbone", build, chosen["size"], chosen["mean"], chosen["std"])
         self.content = self._network.checksum
 
+    @property
+    def parameters(self) -> int:
+        """How many the network has."""
+        return self._network.parameters
+
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D)."""
         return self._network(raw)
@@ -98,6 +103,11 @@ class FrozenNetwork:
     def checksum(self) -> str:
         """The SHA-256 of the network's weights."""
         return weights_checksum(self.network.state_dict())
+
+    @property
+    def parameters(self) -> int:
+        """How many the network has."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, D), computed on the first GPU that this process sees, else on the CPU."""

@@ -307,7 +307,7 @@ def _made_split(reading: _Reading, rows: Array) -> Split:
     if reading.task.private_inputs == "features":
         inputs = {m: taken[m] for m in reading.held}
     else:
-        inputs = {m: private_inputs(m, _take(corpus.raw[m], picked[m]), reading.task) for m in reading.held}
+        inputs = {m: private_inputs(m, take(corpus.raw[m], picked[m]), reading.task) for m in reading.held}
     return Split(
         inputs=inputs,
         features={m: taken[m] for m in reading.shared},
@@ -317,7 +317,8 @@ def _made_split(reading: _Reading, rows: Array) -> Split:
     )
 
 
-def _take(raw: Raw, rows: Iterable[int]) -> Raw:
+def take(raw: Raw, rows: Iterable[int]) -> Raw:
+    """Return rows of one modality; pictures in files stay in files."""
     if isinstance(raw, Pictures):
         return raw.subset(np.asarray(rows))
     return raw[np.asarray(rows)] if isinstance(raw, np.ndarray) else [raw[row] for row in rows]

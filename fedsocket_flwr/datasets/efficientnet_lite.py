@@ -54,6 +54,11 @@ class EfficientNetLite0:
         # The published file is known to fit, so a process that only reads features builds no network (seconds of imports).
         self.content = self._network.checksum if chosen["file"] else INTERFACE_FILES["efficientnet_lite0"].digest
 
+    @property
+    def parameters(self) -> int:
+        """How many the network has."""
+        return self._network.parameters
+
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, 1280)."""
         return self._network(raw)

@@ -41,6 +41,10 @@ class Interface(Protocol):
     digest: str
     storage: str
 
+    @property
+    def parameters(self) -> int:
+        """How many frozen parameters it has, the projection apart."""
+
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` features (N, width) or (N, tokens, width)."""
 
@@ -49,7 +53,8 @@ class Extractor(Protocol):
     """What an interface computes before the projection.
 
     Tokens come of rows that are tokens or sequences; a picture or a text becomes one vector.
-    ``content`` names what its output depends on beyond its options: the checksum of weights or vectors, or nothing.
+    ``content`` names what its output depends on beyond its options: the checksum of weights or vectors, or nothing. One that has
+    weights or vectors may say in ``parameters`` how many numbers they are.
     """
 
     content: str
@@ -103,6 +108,7 @@ class Precomputed:
         self.width = settings.width
         self.storage: str = settings.storage
         self.digest = _digest(settings, "")
+        self.parameters = 0
 
     def __call__(self, raw: Raw) -> Array:
         """Return the rows themselves."""
@@ -121,6 +127,11 @@ class Projected:
         self.storage: str = settings.storage
         self.digest = _digest(settings, extractor.content)
         self._settings, self._extractor = settings, extractor
+
+    @property
+    def parameters(self) -> int:
+        """The extractor's; looked up when asked for, since a network is built for it."""
+        return int(getattr(self._extractor, "parameters", 0))
 
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` features (N, W) or (N, tokens, W)."""

@@ -68,6 +68,11 @@ class MeanWordVectors:
         self._vectors = chosen_word_vectors("interface 'glove'", **chosen)
         self.content = self._vectors.digest
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the table of vectors has."""
+        return int(self._vectors.array.size)
+
     def __call__(self, raw: Raw) -> Array:
         """Return ``float32`` (N, dimension)."""
         texts = require_texts("glove", raw)
