@@ -162,6 +162,18 @@ class Predictor:
         order: Array = np.argsort(-self.scores(images, texts)["t2i"].T, axis=1, kind="stable")
         return order
 
+    @property
+    def parameters(self) -> int:
+        """How many parameters the endpoint's models have, the fixed interface apart."""
+        models = (model for model in (self._private, self._q) if model is not None)
+        return sum(parameter.numel() for model in models for parameter in model.parameters())
+
+    def branch_scores(self, split: Split) -> Array:
+        """Return Private's or Q's scores as they are measured: probabilities (N, C), or in retrieval scores (images, texts)."""
+        self._require_shapes(split.inputs)
+        scores: Array = self._scores(split)
+        return scores
+
     def measure(self, split: Split) -> Metrics:
         """Return the endpoint's metrics on labelled rows, as TEST was measured, with the frozen choice.
 

@@ -17,7 +17,7 @@ from fedsocket_flwr.config import Configuration, TaskSettings
 from fedsocket_flwr.configuration_file import parse_yaml, shipped_configurations
 from fedsocket_flwr.datasets.catalogue import CATALOGUE, read_corpus
 from fedsocket_flwr.datasets.interfaces import EXTRACTORS, PRECOMPUTED
-from fedsocket_flwr.experiments.sweep_file import Contrast, Side, SweepSettings, read_sweep
+from fedsocket_flwr.experiments.sweep_file import Branch, Contrast, Ensemble, Side, SweepSettings, read_sweep
 from fedsocket_flwr.import_paths import load
 from fedsocket_flwr.methods import METHODS
 from fedsocket_flwr.models.registry import PRIVATE_MODELS
@@ -81,6 +81,8 @@ SECTIONS = sections_of(CONFIGURATION)
     [
         *models_of(Configuration),
         ("sweep", SweepSettings),
+        ("sweep.ensembles.*", Ensemble),
+        ("sweep.ensembles.*.first, sweep.ensembles.*.second", Branch),
         ("sweep.contrasts[]", Contrast),
         ("sweep.contrasts[].minuend, sweep.contrasts[].subtrahend", Side),
     ],

@@ -172,7 +172,7 @@ def members(sweep: str, **more: object) -> tuple[Member, ...]:
 
 
 def test_the_sweeps_are_the_paper_s_tables() -> None:
-    assert PAPER_SWEEPS == ("paper/controls", "paper/gate_pcgrad", "paper/kd_fusion", "paper/main")
+    assert PAPER_SWEEPS == ("paper/capacity", "paper/controls", "paper/gate_pcgrad", "paper/kd_fusion", "paper/main")
     for sweep in PAPER_SWEEPS:
         found = members(sweep)
         assert tuple(dict.fromkeys(member.seed for member in found)) == SEEDS

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fedsocket_flwr.configuration_file import read_configuration
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.statistics import PairedDifference, Sample, compare_pairs, describe
-from fedsocket_flwr.experiments.sweep_file import Contrast, Side, SweepPlan
+from fedsocket_flwr.experiments.sweep_file import Contrast, PlannedEnsemble, Side, SweepPlan
 from fedsocket_flwr.metric_names import ENDPOINTS, METRIC_LABELS
 from fedsocket_flwr.plain_files import read_json, read_text
 
@@ -108,6 +108,16 @@ def read_finished(folder: Path, digest: str) -> dict[str, Any] | None:
     return summary if finished and stored_digest(folder) == digest else None
 
 
+def read_ensemble(folder: Path, digest: str) -> dict[str, Any] | None:
+    """Return an ensemble's summary if it was made of what this checksum says, else None."""
+    try:
+        summary = read_json(folder / "summary.json")
+    except RunError:
+        return None
+    made_of = summary.get("ensemble", {}).get("digest") if isinstance(summary, dict) else None
+    return summary if made_of == digest else None
+
+
 def collect(out: Path) -> Comparison:
     """Read the finished members of a sweep's folder and work out its comparison.
 
@@ -120,10 +130,11 @@ def collect(out: Path) -> Comparison:
     values: dict[tuple[str, str, str, str], dict[int, float]] = {}
     unfinished = []
     groups: set[str] = set()
-    for cell in plan.cells:
+    for cell in plan.compared:
+        read = read_ensemble if isinstance(cell, PlannedEnsemble) else read_finished
         for seed in plan.seeds:
             folder = out / cell.folder / str(seed)
-            summary = read_finished(folder, cell.digests[str(seed)])
+            summary = read(folder, cell.digests[str(seed)])
             if summary is None:
                 unfinished.append(f"{cell.label}, seed {seed}, in {cell.folder}/{seed}")
                 continue
@@ -177,7 +188,7 @@ def _measures(values: Values) -> list[tuple[str, str]]:
 
 
 def _arms(plan: SweepPlan, values: Values) -> Iterator[ArmResult]:
-    for cell in plan.cells:
+    for cell in plan.compared:
         for task, metric in _measures(values):
             for endpoint in ENDPOINTS:
                 by_seed = values.get((cell.label, task, metric, endpoint), {})

@@ -49,7 +49,7 @@ def write_figures(comparison: Comparison, folder: Path) -> None:
 def task_figure(comparison: Comparison, task: str) -> Figure:
     """Draw a task: a panel a metric, in it every arm with its endpoints side by side."""
     metrics = [metric for metric in comparison.metrics(task) if _shown(comparison, task, metric)]
-    cells = [cell.label for cell in comparison.plan.cells]
+    cells = [cell.label for cell in comparison.plan.compared]
     # Many arms need a panel's whole width.
     most_columns = 2 if len(cells) <= 2 * _MOST_UPRIGHT else 1
     rows = -(-len(metrics) // most_columns)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.errors import FedSocketError, RunError
-from fedsocket_flwr.experiments.comparison import PLAN_FILE, Comparison, collect, read_finished, read_plan, stored_digest
+from fedsocket_flwr.experiments.comparison import (
+    PLAN_FILE,
+    Comparison,
+    collect,
+    read_ensemble,
+    read_finished,
+    read_plan,
+    stored_digest,
+)
 from fedsocket_flwr.experiments.comparison_figures import write_figures
 from fedsocket_flwr.experiments.comparison_tables import write_tables
 from fedsocket_flwr.experiments.sweep_file import FIGURES, SUPERSEDED, Member, SweepPlan, read_sweep
@@ -87,7 +95,9 @@ def run_sweep(
     plan, members = read_sweep(path, overrides)
     folder = DEFAULT_FOLDER / plan.name if out is None else out
     _claim(folder, plan)
-    ran, kept, not_started = [], [], []
+    ran: list[str] = []
+    kept: list[str] = []
+    not_started: list[str] = []
     failed: dict[str, str] = {}
     for number, member in enumerate(members, start=1):
         if read_finished(folder / member.name, member.configuration.digest()) is not None:
@@ -102,8 +112,33 @@ def run_sweep(
             else:
                 failed[member.name] = problem
                 _LOG.warning("sweep %s: %s failed: %s", plan.name, member.name, problem)
+    _mix(folder, plan, ran, kept, failed, not_started)
     compare(folder)
     return SweepResult(folder, tuple(ran), tuple(kept), failed, tuple(not_started))
+
+
+def _mix(out: Path, plan: SweepPlan, ran: list[str], kept: list[str], failed: dict[str, str], not_started: list[str]) -> None:
+    """Measure every ensemble whose members are finished, and sort it into the lists like a member."""
+    from fedsocket_flwr.experiments.ensembles import write_ensemble
+
+    for ensemble in plan.ensembles:
+        for seed in plan.seeds:
+            name, digest = f"{ensemble.folder}/{seed}", ensemble.digests[str(seed)]
+            members = [plan.member_of(branch, seed) for branch in (ensemble.first, ensemble.second)]
+            folders = [out / cell.folder / str(number) for cell, number in members]
+            if read_ensemble(out / name, digest) is not None:
+                kept.append(name)
+            elif any(
+                read_finished(at, cell.digests[str(number)]) is None for at, (cell, number) in zip(folders, members, strict=True)
+            ):
+                not_started.append(name)
+            else:
+                try:
+                    write_ensemble(out / name, (folders[0], ensemble.first), (folders[1], ensemble.second), digest)
+                    ran.append(name)
+                except FedSocketError as error:
+                    failed[name] = " ".join(str(error).split())
+                    _LOG.warning("sweep %s: %s failed: %s", plan.name, name, failed[name])
 
 
 def compare(out: Path) -> Comparison:

@@ -1,6 +1,8 @@
-"""A sweep's file, and the members that it stands for: arms x grid x seeds over one base configuration."""
+"""A sweep's file, and the members that it stands for: arms x grid x seeds over one base configuration, and ensembles of them."""
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,22 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+class Branch(Settings):
+    """One branch of a finished member: of this seed or of the sweep's next one, at the round that DEV chose or at the last."""
+
+    arm: str
+    endpoint: Literal["private", "q"] = "private"
+    moment: Literal["best", "last"] = "best"
+    seed: Literal["same", "next"] = "same"
+
+
+class Ensemble(Settings):
+    """Two branches whose outputs are mixed as Joint's are, with a weight that DEV chooses; nothing is trained for it."""
+
+    first: Branch
+    second: Branch
+
+
 class Side(Settings):
     """One side of a contrast: an arm and an endpoint; ``better_branch`` is per seed the larger of Private and Q."""
 
@@ -52,8 +70,8 @@ class SweepSettings(Settings):
     """A sweep's file.
 
     ``base`` is the path of a configuration, relative to the sweep's file, or the name of one that ships with the package.
-    ``arms`` are named settings, ``grid`` lists values that are crossed with every arm; both by key path. Only ``metrics`` are
-    compared, or all of them if it is empty.
+    ``arms`` are named settings, ``grid`` lists values that are crossed with every arm; both by key path. ``ensembles`` mix
+    branches of finished members and are compared like arms. Only ``metrics`` are compared, or all of them if it is empty.
     """
 
     name: Name
@@ -61,6 +79,7 @@ class SweepSettings(Settings):
     seeds: Seeds
     arms: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     grid: dict[str, GridValues] = Field(default_factory=dict)
+    ensembles: dict[Name, Ensemble] = Field(default_factory=dict)
     contrasts: Contrasts = ()
     metrics: Names = ()
 
@@ -90,6 +109,13 @@ class PlannedCell(Settings):
     digests: dict[str, str]
 
 
+class PlannedEnsemble(PlannedCell):
+    """An ensemble: per seed the checksum of what it is made of; ``first`` and ``second`` name cells by their label."""
+
+    first: Branch
+    second: Branch
+
+
 class SweepPlan(Settings):
     """What a sweep consists of, with contrasts between cells (``Side.arm`` is a cell's label)."""
 
@@ -97,7 +123,18 @@ class SweepPlan(Settings):
     seeds: Seeds
     metrics: Names
     cells: Annotated[tuple[PlannedCell, ...], BeforeValidator(_as_tuple)]
+    ensembles: Annotated[tuple[PlannedEnsemble, ...], BeforeValidator(_as_tuple)] = ()
     contrasts: Contrasts
+
+    @property
+    def compared(self) -> tuple[PlannedCell, ...]:
+        """Cells, then ensembles: the rows of a comparison."""
+        return (*self.cells, *self.ensembles)
+
+    def member_of(self, branch: Branch, seed: int) -> tuple[PlannedCell, int]:
+        """Return the cell and the seed of the member that a branch of an ensemble is taken from."""
+        following = self.seeds[(self.seeds.index(seed) + 1) % len(self.seeds)]
+        return next(cell for cell in self.cells if cell.label == branch.arm), following if branch.seed == "next" else seed
 
 
 @dataclass(frozen=True)
@@ -143,11 +180,20 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> tuple[SweepPlan, tu
         _refuse_own_keys(settings, overrides)
         configurations = _configurations(settings, path, overrides)
         cells = tuple(_planned(*labels, config, settings.seeds) for labels, config in configurations.items())
-        _refuse_repeats("names of cells", [cell.label for cell in cells])
-        contrasts = tuple(itertools.chain.from_iterable(_between_cells(contrast, cells) for contrast in settings.contrasts))
+        ensembles = tuple(_planned_ensemble(name, found, cells, settings.seeds) for name, found in settings.ensembles.items())
+        compared = (*cells, *ensembles)
+        _refuse_repeats("names of cells", [cell.label for cell in compared])
+        contrasts = tuple(itertools.chain.from_iterable(_between_cells(contrast, compared) for contrast in settings.contrasts))
     except ValueError as error:
         raise ConfigurationError(f"{path}: {error}") from error
-    plan = SweepPlan(name=settings.name, seeds=settings.seeds, metrics=settings.metrics, cells=cells, contrasts=contrasts)
+    plan = SweepPlan(
+        name=settings.name,
+        seeds=settings.seeds,
+        metrics=settings.metrics,
+        cells=cells,
+        ensembles=ensembles,
+        contrasts=contrasts,
+    )
     members = (
         Member(cell, seed, _with_seed(config, seed))
         for cell, config in zip(cells, configurations.values(), strict=True)
@@ -196,11 +242,40 @@ def _member_configuration(
 
 def _planned(arm: str, point: str, config: Configuration, seeds: Iterable[int]) -> PlannedCell:
     label = ", ".join(part for part in (arm, point) if part)
+    digests = {str(seed): _with_seed(config, seed).digest() for seed in seeds}
+    return PlannedCell(label=label, folder=_folder(label), arm=arm, point=point, digests=digests)
+
+
+def _folder(label: str) -> str:
     folder = file_slug(label)
     if folder in (FIGURES, SUPERSEDED):
         raise ValueError(f"an arm cannot be called {label!r}: the sweep keeps a folder of that name")
-    digests = {str(seed): _with_seed(config, seed).digest() for seed in seeds}
-    return PlannedCell(label=label, folder=folder, arm=arm, point=point, digests=digests)
+    return folder
+
+
+def _planned_ensemble(name: str, ensemble: Ensemble, cells: tuple[PlannedCell, ...], seeds: tuple[int, ...]) -> PlannedEnsemble:
+    """Return an ensemble with its branches' cells; its checksums change with those of its members."""
+    branches = []
+    for branch in (ensemble.first, ensemble.second):
+        found = [cell for cell in cells if cell.label == branch.arm] or [cell for cell in cells if cell.arm == branch.arm]
+        if len(found) != 1:
+            known = nearest_key(branch.arm, [cell.label for cell in cells])
+            problem = "that is not there" if not found else "with several points of the grid: name one of its cells"
+            raise ValueError(f"the ensemble {name!r} names an arm {branch.arm!r} {problem}, {known}")
+        if branch.seed == "next" and len(seeds) == 1:
+            raise ValueError(f"the ensemble {name!r} takes a branch of the next seed, but there is one seed only")
+        branches.append((branch.model_copy(update={"arm": found[0].label}), found[0]))
+    if branches[0][0] == branches[1][0]:
+        raise ValueError(f"the ensemble {name!r} is one branch twice")
+    digests = {}
+    for place, seed in enumerate(seeds):
+        following = seeds[(place + 1) % len(seeds)]
+        made_of = [
+            [branch.model_dump(), cell.digests[str(following if branch.seed == "next" else seed)]] for branch, cell in branches
+        ]
+        digests[str(seed)] = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+    (first, _), (second, _) = branches
+    return PlannedEnsemble(label=name, folder=_folder(name), arm=name, point="", digests=digests, first=first, second=second)
 
 
 def _with_seed(config: Configuration, seed: int) -> Configuration:
