@@ -146,7 +146,7 @@ def test_a_fixed_gate_never_moves(outcome: Run) -> None:
     gates = [name for name in fixed.q if name.endswith(".gate")]
     assert len(gates) == 3
     for name in gates:
-        assert same_bits(fixed.q[name], np.zeros((), dtype=np.float32))
+        assert same_bits(fixed.q[name], np.zeros(1, dtype=np.float32))
         assert learned.q[name] != 0
     assert all(row["strategy"][f"gate.{task}"] == 0.5 for row in fixed.rounds() for task in ("shapes", "words", "pairs"))
     assert differs(fixed.q, learned.q)
