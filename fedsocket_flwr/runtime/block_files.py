@@ -3,12 +3,13 @@
 A file is a safetensors file whose metadata hold ``content`` (JSON: the names in order, and the notes) and ``crc32`` over the rest
 of the header and all arrays. Arrays go from memory to the file and back without a copy in between, in pieces that the processor's
 cache holds while they are summed up; arrays that are read cannot be changed.
-Nothing is kept in memory: the operating system keeps recent files, and what it gives is checked again at every reading.
+No content is kept in memory: the operating system keeps recent files, and what it gives is checked again at every reading.
 """
 
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import threading
 import zlib
@@ -39,6 +40,7 @@ TYPES = {
 NAMES = {np.dtype(dtype): name for name, dtype in TYPES.items()}
 PART = ".part"
 PIECE = 2**18
+KEPT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,28 @@ class Content:
 
     arrays: Blocks
     notes: str
+
+
+class ReusedMemory:
+    """The memory of the last reading, which the next one fills if nobody holds any of it: new memory costs more than reading."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> Array:
+        """Return ``size`` bytes that can be written to."""
+        if size > KEPT_BYTES:
+            return np.empty(size, np.uint8)
+        with self._lock:
+            # Every array that was read holds a reference; two are the attribute and the argument here.
+            if self._memory.nbytes < size or sys.getrefcount(self._memory) > 2:
+                self._memory = np.empty(size, np.uint8)
+            self._memory.flags.writeable = True
+            return self._memory[:size]
+
+
+MEMORY = ReusedMemory()
 
 
 def strict_json(content: Mapping[str, Any], where: object) -> str:
@@ -75,8 +99,7 @@ def read_blocks(path: Path) -> Content:
     """
     try:
         with open(path, "rb") as file:
-            # NumPy's memory comes in large pages: filling it is several times faster than filling bytes.
-            memory = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+            memory = MEMORY.take(os.fstat(file.fileno()).st_size)
             data = memory.data
             start = file.readinto(data[:8])
             start += file.readinto(data[start : start + int.from_bytes(data[:start], "little")])
@@ -88,7 +111,9 @@ def read_blocks(path: Path) -> Content:
         raise
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
-    memory.flags.writeable = False
+    for array in (memory, memory.base):
+        if array is not None:
+            array.flags.writeable = False
     return _decode(path, memory.data, start, checksum)
 
 

@@ -186,6 +186,23 @@ class TestReading:
             store.save(version, snapshot(version), keep=())
         np.testing.assert_array_equal(loaded.arrays["weight"], snapshot(1).arrays["weight"])
 
+    def test_the_memory_of_arrays_that_nobody_holds_is_used_again(
+        self, store: ClientStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(block_files, "MEMORY", block_files.ReusedMemory())
+        for version in (1, 2, 3):
+            store.save(version, snapshot(version), keep=(1, 2))
+        addresses = []
+        for version in (1, 2):
+            loaded = store.load(version)
+            addresses.append(loaded.arrays["weight"].ctypes.data)
+            del loaded
+        held = store.load(3).arrays["weight"]
+        addresses.append(held.ctypes.data)
+        assert store.load(1).arrays["weight"][0, 0] == 1
+        assert len(set(addresses)) == 1
+        assert held[0, 0] == 3
+
     def test_arrays_larger_than_a_piece(self, store: ClientStore) -> None:
         large = np.arange(3 * block_files.PIECE, dtype=np.uint8)
         store.save(1, Snapshot({"large": large, "one": np.array([1.0])}, {}), keep=())
