@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedsocket_flwr.clients.participant import Participant
 
 DATA_DIRECTORY_KEY = "data-dir"
+CLIENT_KEY = "client"
 OPEN_CLIENTS = 32
 """Clients whose data a process keeps ready; a federation of thousands shares few processes."""
 
@@ -68,7 +69,7 @@ def _register(message: Message, context: Context) -> Message:
             client = _open_client(text, name, run, state, data)
             if config.tasks[client.data.task].has_own_data:
                 client.require_models()
-            elif data is not None:
+            elif data is not None or CLIENT_KEY in context.node_config:
                 expected = parse_json(str(request["deals"]))[client.data.task]
                 require_same_deal(config, name, feature_directory(state), data, expected)
     except (FedSocketError, OSError) as error:
@@ -102,8 +103,8 @@ def client_name(node_config: Mapping[str, Any], config: Configuration) -> str:
     RegistrationError
         Neither is there, or a simulation has another number of nodes than the configuration has clients.
     """
-    if "client" in node_config:
-        return config.client(str(node_config["client"]))[1].name
+    if CLIENT_KEY in node_config:
+        return config.client(str(node_config[CLIENT_KEY]))[1].name
     names = clients_by_work(config)
     if "partition-id" not in node_config:
         raise RegistrationError(

@@ -19,7 +19,7 @@ from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
 from fedsocket_flwr.provenance import environment
 from fedsocket_flwr.runtime.callbacks import RunFacts
 from fedsocket_flwr.runtime.device import require_devices
-from fedsocket_flwr.runtime.run_files import claim_folder, load_checkpoint, read_identity, write_identity
+from fedsocket_flwr.runtime.run_files import claim_folder, held, load_checkpoint, read_identity, write_identity
 from fedsocket_flwr.runtime.store import state_directory
 
 CONFIGURATION = "config.yaml"
@@ -91,6 +91,11 @@ def prepare_resume(
         Fewer rounds than are already done, or none; or a setting that made what was learned differs from the run's own.
     """
     read_run_configuration(folder)
+    with held(folder):
+        return _prepare_resume(folder, rounds, overrides, given)
+
+
+def _prepare_resume(folder: Path, rounds: int | None, overrides: Sequence[str], given: Configuration | None) -> bool:
     config, checkpoint = read_configuration(folder / CONFIGURATION, overrides), load_checkpoint(folder)
     if rounds is not None:
         config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": rounds})})

@@ -11,12 +11,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.configuration_file import read_configuration
+from fedsocket_flwr.datasets.client_data import task_classes
 from fedsocket_flwr.datasets.split_manifest import deal_digest
 from fedsocket_flwr.errors import ConfigurationError, RunError
 from fedsocket_flwr.evaluation.metrics import mean_over_clients
 from fedsocket_flwr.exchange.contract import Update
 from fedsocket_flwr.exchange.payload import array_record, read_array_record, serialise
-from fedsocket_flwr.exchange.registration import Roster
+from fedsocket_flwr.exchange.registration import Declaration, Roster
 from fedsocket_flwr.methods import ServerSide, build_server_side
 from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
 from fedsocket_flwr.plain_files import dump_json, read_json, write_whole
@@ -77,7 +78,8 @@ def serve(grid: Grid, folder: Path, callbacks: Sequence[Callback] = ()) -> None:
 def _serve(grid: Grid, folder: Path, callbacks: Sequence[Callback]) -> None:
     config, run = read_run_configuration(folder), str(read_identity(folder)["run"])
     digests = {"code": code_digest(), "configuration": config.digest()}
-    roster = Roster(request={"configuration": config.to_json(), "run": run, "deals": _deals(folder)}, digests=digests)
+    request = {"configuration": config.to_json(), "run": run, "deals": _deals(folder)}
+    roster = Roster(request=request, digests=digests, declared=_declared(config))
     side = build_server_side(config, run, roster)
     checkpoint = load_checkpoint(folder)
     done = checkpoint.round if checkpoint else 0
@@ -101,6 +103,14 @@ def _serve(grid: Grid, folder: Path, callbacks: Sequence[Callback]) -> None:
     finally:
         everyone.on_end(status)
         report_what_is_there(folder)
+
+
+def _declared(config: Configuration) -> dict[str, Declaration]:
+    """Return what the configuration says of every client, which no node may contradict."""
+    return {
+        client.name: (name, frozenset(config.tasks[name].held_by(client)), len(task_classes(config, name)))
+        for name, client in config.clients()
+    }
 
 
 def _deals(folder: Path) -> str:
@@ -142,18 +152,34 @@ def _train_and_close(
     _add_task_means(row, strategy.roster.memberships)
     history.on_phase(row)
     callbacks.on_phase(row)
+    reasons = _reasons(strategy.report)
     choices = strategy.choices(closed)
-    _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, clients, seconds, choices)
-    tested = {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
+    frozen = [update.client for update in closed]
+    _, updates = run_phase(grid, strategy, "test", config.run.rounds, arrays, frozen, seconds, choices)
+    reasons |= _reasons(strategy.report)
+    tested = _tested_before(folder)
+    tested |= {update.client: _test_entry(strategy.roster.memberships[update.client].task, update) for update in updates}
     write_whole(folder / "test.json", dump_json({"clients": tested}, indent=2) + "\n")
-    absent = {client.name: "not online" for _, client in config.clients() if client.name not in clients}
-    absent |= strategy.report.refused | dict.fromkeys(strategy.report.missing, "no answer")
+    everyone = [client.name for _, client in config.clients()]
+    absent = {client: reasons.get(client, "not online") for client in everyone if client not in tested}
     if absent:
         listed = "; ".join(f"{client}: {reason}" for client, reason in sorted(absent.items()))
         needed = config.participation.minimum_clients
         if needed is None or len(tested) < needed:
             raise RunError(f"TEST is incomplete: {listed}")
         log(WARNING, "TEST is without %s; resume the run to measure them when they are back", listed)
+
+
+def _reasons(report: Any) -> dict[str, str]:
+    """Return why clients gave no answer that counts, of those that were asked."""
+    reasons: dict[str, str] = report.refused | dict.fromkeys(report.missing, "no answer")
+    return reasons
+
+
+def _tested_before(folder: Path) -> dict[str, Any]:
+    """Return the TEST of clients that were measured before some others were back; a run that was given more rounds has none."""
+    path = folder / "test.json"
+    return dict(read_json(path)["clients"]) if path.exists() else {}
 
 
 def _add_task_means(row: Row, memberships: Mapping[str, Any]) -> None:
@@ -173,7 +199,7 @@ def _add_task_means(row: Row, memberships: Mapping[str, Any]) -> None:
 
 
 def _test_entry(task: str, update: Update) -> dict[str, Any]:
-    """Return a client's entry of ``test.json`` from the flat metrics of its answer."""
+    """Return a client's entry of ``test.json`` from the flat metrics of its answer; a name of none of its parts is left out."""
     entry: dict[str, Any] = {"task": task, "best": {}, "last": {}, "choices": {}}
     for name, value in update.metrics.items():
         moment, _, rest = name.partition(".")
@@ -181,9 +207,9 @@ def _test_entry(task: str, update: Update) -> dict[str, Any]:
             which, _, choice = rest.partition(".")
             if which == "best":
                 entry["choices"][choice] = int(value) if choice.endswith(".round") else value
-            elif not choice.endswith(".round"):
+            elif which == "last" and not choice.endswith(".round"):
                 entry["choices"][f"last.{choice.removeprefix('joint.')}"] = value
-        else:
+        elif moment in ("best", "last") and split_metric(rest)[0] in ENDPOINTS:
             endpoint, metric = split_metric(rest)
             entry[moment].setdefault(endpoint, {})[metric] = value
     if update.counts:

@@ -16,7 +16,7 @@ from fedsocket_flwr.config import Configuration
 from fedsocket_flwr.errors import RegistrationError, RunError
 from fedsocket_flwr.evaluation.report import write_report
 from fedsocket_flwr.plain_files import read_json_lines
-from fedsocket_flwr.run_preparation import prepare_run
+from fedsocket_flwr.run_preparation import prepare_resume, prepare_run
 from fedsocket_flwr.runtime import block_files, run_files
 from fedsocket_flwr.runtime.inprocess import InProcessGrid
 from fedsocket_flwr.runtime.run_files import held
@@ -226,6 +226,55 @@ def test_without_a_minimum_a_client_that_never_comes_back_makes_test_incomplete_
     with quick():
         assert engines.resume(tmp_path / "run", "inprocess")
     assert set(read_outcome(tmp_path / "run").test) == set(CLIENTS)
+
+
+def test_clients_that_are_back_join_the_test_of_those_that_were_measured(tmp_path: Path) -> None:
+    config = toy_config({"run.rounds": 2, **GOES_ON})
+    first = outcome_of(config, tmp_path / "run", {2: lambda grid, _: grid.leave("words-bag")})
+    with quick():
+        assert prepare_resume(tmp_path / "run")
+        grid = Weather(config)
+        grid.leave("shapes-mlp")
+        server_app.serve(grid, tmp_path / "run")
+    both = read_outcome(tmp_path / "run")
+    assert set(both.test) == set(CLIENTS)
+    assert both.test["shapes-mlp"] == first.test["shapes-mlp"]
+
+
+def test_numbers_of_names_that_nobody_asked_for_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Participant._update
+
+    def inventive(self: Participant, broadcast: Any, version: int, blocks: Any, metrics: Any, counts: Any = None) -> Any:
+        more = {"dev.garbage": 1.0, "dev.evil.q.accuracy": 1.0, "x": 1.0, "best.x.y": 2.0, "choices.never.q.round": 3.0}
+        return update(self, broadcast, version, blocks, {**metrics, **more}, counts)
+
+    expected = outcome_of(toy_config({"run.rounds": 2}), tmp_path / "plain")
+    monkeypatch.setattr(Participant, "_update", inventive)
+    found = outcome_of(toy_config({"run.rounds": 2}), tmp_path / "inventive")
+    assert found.test == expected.test
+    assert [row["dev"] for row in found.history if "dev" in row] == [row["dev"] for row in expected.history if "dev" in row]
+    write_report(tmp_path / "inventive")
+
+
+def test_a_client_whose_closing_was_lost_is_not_tested_with_older_choices(tmp_path: Path) -> None:
+    """It closed after round 1; the run then goes on to round 2, where its closing is lost."""
+    carry_out(toy_config({"run.rounds": 1}), tmp_path / "run")
+    with quick():
+        assert prepare_resume(tmp_path / "run", rounds=2, overrides=["participation.minimum_clients=1"])
+        grid = Weather(toy_config())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Participant, "close", lossy(Participant.close))
+            server_app.serve(grid, tmp_path / "run")
+    assert set(read_outcome(tmp_path / "run").test) == set(CLIENTS) - {"words-bag"}
+
+
+def lossy(close: Callable[..., Any]) -> Callable[..., Any]:
+    def closing(self: Participant, broadcast: Any) -> Any:
+        if self.data.client == "words-bag":
+            raise OSError("the line is dead")
+        return close(self, broadcast)
+
+    return closing
 
 
 def test_a_full_disk_costs_a_client_one_round_and_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

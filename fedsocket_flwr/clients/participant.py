@@ -154,7 +154,7 @@ class Participant(ABC):
             if state.q is not None and broadcast.round not in state.checkpoints.q_rounds():
                 self.store.save_blocks(q_name(broadcast.round), module_views(state.q))
             frozen = {"best": best.to_notes(), "last": last.to_notes()}
-            self.store.write_note("closing", frozen)
+            self.store.write_note("closing", {"round": broadcast.round, **frozen})
             self.store.write_note("facts", self.facts.to_notes())
             self.store.settle()
         counts = {
@@ -170,6 +170,8 @@ class Participant(ABC):
         frozen = self.store.read_note("closing")
         if frozen is None:
             raise StoreError(f"client {self.data.client!r} has frozen no choices: TEST comes after the closing phase")
+        if frozen.pop("round") != broadcast.round:
+            raise StoreError(f"client {self.data.client!r} froze its choices after another round than {broadcast.round}")
         metrics: dict[str, float] = {}
         counts: dict[str, tuple[int, ...]] = {}
         settled = {

@@ -108,18 +108,18 @@ def _with_data_at(config: Configuration, name: str, data_directory: Path | None)
     return config.model_copy(update={"tasks": {**config.tasks, name: task}})
 
 
-def require_same_deal(config: Configuration, client: str, cache_dir: Path, data_directory: Path, expected: str) -> None:
-    """Refuse data in another place that are dealt otherwise than the server's: it is another data set, and rows would be torn.
+def require_same_deal(config: Configuration, client: str, cache_dir: Path, data_directory: Path | None, expected: str) -> None:
+    """Refuse data that are dealt otherwise than the server's: it is another data set, and rows would be torn.
 
     ``expected`` is the server's :func:`~fedsocket_flwr.datasets.split_manifest.deal_digest` of the client's task.
     """
     name, _ = config.client(client)
-    here = _with_data_at(config, name, data_directory)
+    here = config if data_directory is None else _with_data_at(config, name, data_directory)
     corpus, splits = read_corpus(here.tasks[name]), task_splits(here, name, cache_dir)
     if deal_digest(task_manifest(corpus, splits)) != expected:
         raise DataError(
-            f"{data_directory} holds another data set than the server's for task {name!r}: its {number_of_rows(corpus)} rows in "
-            f"{len(corpus.classes)} classes are dealt otherwise"
+            f"{data_directory or here.tasks[name].dataset} holds another data set than the server's for task {name!r}: "
+            f"its {number_of_rows(corpus)} rows in {len(corpus.classes)} classes are dealt otherwise"
         )
 
 

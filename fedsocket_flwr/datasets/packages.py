@@ -6,11 +6,13 @@ written. What is fetched appears under its final name when it is whole and has b
 
 import contextlib
 import fnmatch
+import lzma
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -189,7 +191,7 @@ def _unpack(package: Package, manager: Manager, place: Path, folder: Path) -> No
                 if member.isreg() and _is_wanted(inside, package.keep):
                     _write(content, member, folder / inside)
                     written += 1
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
         raise DataError(f"the archive of package {package.name!r} cannot be unpacked: {error}") from error
     if not written:
         raise DataError(f"the archive of package {package.name!r} has none of the files {', '.join(package.keep) or '*'}")

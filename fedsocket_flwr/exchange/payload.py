@@ -185,8 +185,8 @@ def _decode(message: Message, names: list[str], writable: frozenset[str]) -> tup
     examples, counts = numbers.pop(EXAMPLES), numbers.pop(CLASS_COUNTS)
     update = Update(
         client=str(config["client"]),
-        round=int(config["round"]),  # type: ignore[arg-type]
-        version=int(config["version"]),  # type: ignore[arg-type]
+        round=_whole(config["round"]),
+        version=_whole(config["version"]),
         blocks={name: arrays[name].numpy() for name in names if name in writable},
         examples=_whole(examples),
         class_counts=tuple(_whole(count) for count in counts),  # type: ignore[union-attr]
@@ -202,7 +202,7 @@ def _decode(message: Message, names: list[str], writable: frozenset[str]) -> tup
 
 def _whole(count: object) -> int:
     if not isinstance(count, int):
-        raise ContractError(f"a count must be a whole number, found {count!r}")
+        raise ContractError(f"expected a whole number, found {count!r}")
     return count
 
 
@@ -211,6 +211,8 @@ def _first_fault(update: Update, membership: Membership, round_: int, blocks: Ma
         return f"answered as client {update.client!r}"
     if update.round != round_:
         return f"answered for round {update.round}, expected {round_}"
+    if not 0 <= update.version <= round_:
+        return f"answered with version {update.version} of its state, expected at most {round_}"
     if update.examples < 0 or any(count < 0 for count in update.class_counts):
         return f"negative counts: {update.examples} examples, {update.class_counts}"
     if update.examples > membership.examples:

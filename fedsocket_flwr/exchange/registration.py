@@ -20,10 +20,15 @@ from fedsocket_flwr.exchange.contract import Membership
 REGISTER = f"{MessageType.QUERY}.register"
 RECORD = "registration"
 POLL_SECONDS = 0.2
+AGAIN_SECONDS = 2.0
+"""How long a node that could not be reached is left alone."""
 ANSWER_SECONDS = 30.0
 """How long a node that was just asked is waited for when everybody else is there; in deployment an answer takes seconds."""
 UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
 """Errors of the way to a node and back; such a node has not answered yet and is asked again."""
+
+
+Declaration = tuple[str, frozenset[str], int]
 
 
 def answer_registration(membership: Membership, digests: Mapping[str, str]) -> RecordDict:
@@ -39,6 +44,9 @@ class Roster:
     ----------
     request
         What the question carries (a configuration, a run's name). A digest in ``digests`` must come back equal.
+    declared
+        Client -> what a configuration says of it: task, modalities, number of classes. Who declares something else, or is not
+        among them, is refused. None leaves that to the clients.
     memberships, nodes
         Client -> what it declared; client -> its present node.
     refused
@@ -47,11 +55,13 @@ class Roster:
 
     request: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Declaration] | None = None
     memberships: dict[str, Membership] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     _questions: dict[str, int] = field(default_factory=dict, repr=False)
     _asked_at: dict[int, float] = field(default_factory=dict, repr=False)
+    _again_at: dict[int, float] = field(default_factory=dict, repr=False)
 
     def register(self, grid: Grid, expected: Collection[str] | None, seconds: float, minimum: int | None = None) -> None:
         """Ask every unknown node, and wait for the expected clients, or for as many as a round needs.
@@ -79,7 +89,8 @@ class Roster:
         while True:
             online = set(grid.get_node_ids())
             self._release_absent(online)
-            self._ask(grid, sorted(online - set(self.nodes.values()) - set(self.refused) - set(self._questions.values())))
+            unknown = online - set(self.nodes.values()) - set(self.refused) - set(self._questions.values())
+            self._ask(grid, sorted(node for node in unknown if self._again_at.get(node, 0.0) <= time.monotonic()))
             self._hear(grid)
             missing = sorted(wanted - set(self.nodes))
             enough = len(self.nodes) >= least and not (minimum is None and missing)
@@ -89,7 +100,7 @@ class Roster:
                     log(WARNING, "Going on without %s: no node registered so within %g seconds", ", ".join(missing), seconds)
                 return
             # With as many nodes online as clients are expected, one that was refused takes the place of one that is missing.
-            displaced = not enough and self.refused.keys() & online and len(online) >= len(wanted)
+            displaced = minimum is None and wanted and missing and self.refused.keys() & online and len(online) >= len(wanted)
             if over or (displaced and not self._awaits_an_answer()):
                 # Nodes of one simulation give one reason.
                 refusals = "; ".join(dict.fromkeys(self.refused.values())) or "none was refused"
@@ -125,6 +136,7 @@ class Roster:
         for node, reply in sorted(((n, r) for n, r in found if n is not None), key=lambda node_reply: node_reply[0]):
             if reply.has_error() and reply.error.code in UNREACHED:
                 log(WARNING, "Node %d was not reached: %s", node, reply.error.reason)
+                self._again_at[node] = time.monotonic() + AGAIN_SECONDS
                 continue
             try:
                 self._admit(node, reply)
@@ -149,12 +161,23 @@ class Roster:
             if answer.get(name) != expected:
                 found = str(answer.get(name))
                 raise RegistrationError(f"client {client!r} runs another {name}: {found[:12]}, expected {expected[:12]}")
+        if self.declared is not None:
+            said = (membership.task, frozenset(membership.modalities), len(membership.class_counts))
+            if client not in self.declared:
+                raise RegistrationError(f"node {node} claims client {client!r}, which the configuration does not have")
+            if said != self.declared[client]:
+                raise RegistrationError(f"client {client!r} declares {_words(said)}, expected {_words(self.declared[client])}")
         holder = self.nodes.get(client)
         if holder is not None and holder != node:
             raise RegistrationError(f"node {node} claims client {client!r}, which is node {holder}")
         self.nodes[client] = node
         self.memberships[client] = membership
         log(INFO, "Client %s registered for task %s with %d examples", client, membership.task, membership.examples)
+
+
+def _words(declared: Declaration) -> str:
+    task, modalities, classes = declared
+    return f"task {task!r}, {'+'.join(sorted(modalities))}, {classes} classes"
 
 
 def _last_line(text: str | None) -> str:

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from fedsocket_flwr.metric_names import ENDPOINTS, split_metric
+
 Row = dict[str, Any]
 DEV_PREFIX = "dev."
 """A metric ``dev.q.accuracy`` of an answer is the DEV accuracy of Q for the model of the round before."""
@@ -101,7 +103,12 @@ def history_row(phase: str, server_round: int, dev_round: int, report: Any, seco
         for client, numbers in report.clients.items()
     }
     measured = {
-        client: {name.removeprefix(DEV_PREFIX): value for name, value in numbers.items() if name.startswith(DEV_PREFIX)}
+        client: {
+            name.removeprefix(DEV_PREFIX): value
+            for name, value in numbers.items()
+            # What an answer calls DEV without being of an endpoint belongs to no table, and is left out.
+            if name.startswith(DEV_PREFIX) and split_metric(name.removeprefix(DEV_PREFIX))[0] in ENDPOINTS
+        }
         for client, numbers in report.clients.items()
     }
     if any(measured.values()):

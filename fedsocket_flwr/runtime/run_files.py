@@ -94,6 +94,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """Return what :func:`write_identity` wrote, or raise :class:`RunError`."""
     if not (folder / IDENTITY).exists():
         raise RunError(f"{folder} is no run folder: it has no {IDENTITY}")
+    if (folder / IDENTITY).stat().st_size == 0:
+        raise RunError(f"{folder} was claimed by a run that was cut before it began; remove the folder")
     identity: dict[str, Any] = read_json(folder / IDENTITY)
     return identity
 

@@ -146,6 +146,10 @@ class TestRefusals:
         [
             ({"client": "digits-2"}, "answered as client 'digits-2'"),
             ({"round": 2}, "answered for round 2, expected 3"),
+            ({"version": 4}, "answered with version 4 of its state, expected at most 3"),
+            ({"version": -1}, "answered with version -1"),
+            ({"version": 1e30}, "expected a whole number, found 1e+30"),
+            ({"version": "3"}, "expected a whole number, found '3'"),
             ({"examples": -1}, "negative counts"),
             ({"class_counts": (4, -6, 0)}, "negative counts"),
             ({"class_counts": (4, 6)}, "2 class counts, expected 3"),

@@ -1,6 +1,7 @@
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ DIGESTS = {"code": "c" * 64, "configuration": "f" * 64}
 @pytest.fixture(autouse=True)
 def _no_pause_between_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(registration, "AGAIN_SECONDS", 0.002)
 
 
 class ScriptedGrid(InProcessGrid):
@@ -153,7 +155,42 @@ class TestRefusals:
         assert grid.asked == [2, 3]
 
 
+class TestDeclarations:
+    DECLARED = MappingProxyType({c: (m.task, frozenset(m.modalities), len(m.class_counts)) for c, m in MEMBERS.items()})
+
+    def test_who_declares_what_the_configuration_says_is_admitted(self) -> None:
+        known = Roster({"run": "run-1"}, DIGESTS, self.DECLARED)
+        known.register(grid_of("news-1", "digits-1"), None, 5)
+        assert set(known.nodes) == {"news-1", "digits-1"}
+
+    @pytest.mark.parametrize(
+        ("declared", "reason"),
+        [
+            ({}, "node 2 claims client 'news-1', which the configuration does not have"),
+            (
+                {"news-1": ("digits", frozenset({"text"}), 2)},
+                "client 'news-1' declares task 'news', text, 2 classes, expected task",
+            ),
+            ({"news-1": ("news", frozenset({"text", "image"}), 2)}, "expected task 'news', image+text, 2 classes"),
+            ({"news-1": ("news", frozenset({"text"}), 4)}, "expected task 'news', text, 4 classes"),
+        ],
+    )
+    def test_who_contradicts_it_is_refused(self, declared: Any, reason: str) -> None:
+        known = Roster({"run": "run-1"}, DIGESTS, declared)
+        with pytest.raises(RegistrationError):
+            known.register(grid_of("news-1"), ["news-1"], 0.05)
+        assert reason in known.refused[2]
+
+
 class TestWaiting:
+    def test_a_refused_node_does_not_cut_the_wait_for_the_minimum_short(self) -> None:
+        known = roster()
+        grid = grid_of("news-1", "digits-1", "broken", online=[{2, 3, 4}] * 3 + [{2, 4}] * 20 + [{2, 3, 4}])
+        known.register(grid, None, 30, minimum=2)
+        known._release_absent({2, 4})
+        known.register(grid, None, 30, minimum=2)
+        assert set(known.nodes) == {"news-1", "digits-1"}
+
     def test_nodes_that_come_late(self) -> None:
         known = roster()
         grid = grid_of("news-1", "digits-1", "digits-2", online=[set(), {2}, {2, 4}, {2, 4}, {2, 3, 4}])

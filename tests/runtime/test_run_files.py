@@ -141,7 +141,7 @@ class TestIdentity:
 
     def test_a_run_that_was_cut_before_it_had_a_name(self, tmp_path: Path, toy_config: Configure) -> None:
         claim_folder(tmp_path / "run", toy_config())
-        with pytest.raises(RunError, match=r"run\.json"):
+        with pytest.raises(RunError, match="cut before it began; remove the folder"):
             read_identity(tmp_path / "run")
 
 
