@@ -12,13 +12,18 @@ from typing import Any
 PACKAGES = ("fedsocket-flwr", "flwr", "numpy", "torch", "ray", "scikit-learn", "scipy", "flwr-datasets", "safetensors")
 
 
+WORKSTATION_ONLY = ("experiments/", "cli.py", "cli_parser.py")
+"""What is only typed at a workstation: Flower's bundle goes without it, and no run depends on it."""
+
+
 @functools.cache
 def code_digest() -> str:
-    """Return a checksum over the package's Python files: equal digests run equal code."""
+    """Return a checksum over the Python files that a run depends on: equal digests run equal code."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py")):
+        if not name.startswith(WORKSTATION_ONLY):
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from flwr.app import Context, RecordDict
 from fedsocket_flwr import client_app, server_app
 from fedsocket_flwr.configuration_file import read_configuration
 from fedsocket_flwr.errors import ConfigurationError, RunError
+from fedsocket_flwr.provenance import WORKSTATION_ONLY
 from fedsocket_flwr.run_preparation import read_run_configuration
 from fedsocket_flwr.runtime.inprocess import InProcessGrid
 from fedsocket_flwr.runtime.superlink import Flower, executable, flower_environment, local_superlink
@@ -62,9 +63,12 @@ def test_the_bundle_holds_the_package_the_configurations_and_the_readme(app: Pat
     assert bundle.stat().st_size < 1_000_000
     with zipfile.ZipFile(bundle) as archive:
         names = {name for name in archive.namelist() if not name.startswith(".info")}
-    # Every file of the package: Flower drops what it takes for a test (test_*.py, *_test.py) or does not know, and says nothing.
+    # Every file that a run needs: Flower drops what it takes for a test (test_*.py, *_test.py) or does not know, and says nothing.
     package = [path.relative_to(app).as_posix() for path in (app / "fedsocket_flwr").rglob("*") if path.is_file()]
-    assert names == {"pyproject.toml", "README.md", *package} - {"fedsocket_flwr/py.typed"}
+    left_out = tuple(f"fedsocket_flwr/{part}" for part in (*WORKSTATION_ONLY, "py.typed"))
+    needed = {name for name in package if not name.startswith(left_out) and "/sweeps/" not in name}
+    assert names == {"pyproject.toml", "README.md", *needed}
+    assert {"fedsocket_flwr/server_app.py", "fedsocket_flwr/configs/demo.yaml"} <= needed
     assert {Path(name).suffix for name in package} == {".py", ".yaml", ".typed"}
 
 
