@@ -63,7 +63,7 @@ def test_the_bundle_holds_the_package_the_configurations_and_the_readme(app: Pat
     assert bundle.stat().st_size < 1_000_000
     with zipfile.ZipFile(bundle) as archive:
         names = {name for name in archive.namelist() if not name.startswith(".info")}
-    # Every file that a run needs: Flower drops what it takes for a test (test_*.py, *_test.py) or does not know, and says nothing.
+    # Every file that a run needs: Flower drops without a word what it takes for a test (test_*.py, *_test.py) or does not know.
     package = [path.relative_to(app).as_posix() for path in (app / "fedsocket_flwr").rglob("*") if path.is_file()]
     left_out = tuple(f"fedsocket_flwr/{part}" for part in (*WORKSTATION_ONLY, "py.typed"))
     needed = {name for name in package if not name.startswith(left_out) and "/sweeps/" not in name}
