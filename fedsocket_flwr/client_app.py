@@ -69,7 +69,7 @@ def _register(message: Message, context: Context) -> Message:
             client = _open_client(text, name, run, state, data)
             if config.tasks[client.data.task].has_own_data:
                 client.require_models()
-            elif data is not None or CLIENT_KEY in context.node_config:
+            elif "deals" in request and (data is not None or CLIENT_KEY in context.node_config):
                 expected = parse_json(str(request["deals"]))[client.data.task]
                 require_same_deal(config, name, feature_directory(state), data, expected)
     except (FedSocketError, OSError) as error:
