@@ -227,8 +227,8 @@ def test_the_command_takes_everything_down_after_ctrl_c(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     wait_for(lambda: process.poll() is not None or len(rounds_of(folder)) >= 1, 240, "the first round")
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 130, said
     assert "with TLS; SuperNodes of words-bag, shapes-mlp" in said
     assert "everything up to the last finished round is on disk" in said
