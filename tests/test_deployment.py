@@ -225,10 +225,21 @@ def test_the_command_takes_everything_down_after_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedsocket_flwr.cli", "local-deployment", "toy", "--clients", "words-bag,shapes-mlp"]
     command += ["--out", str(folder), "--set", "run.rounds=50", "--set", "participation.registration_seconds=15"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-    wait_for(lambda: process.poll() is not None or len(rounds_of(folder)) >= 1, 240, "the first round")
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=240)
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        # A job that a shell has put into the background ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or len(rounds_of(folder)) >= 1, 240, "the first round")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130, said
     assert "with TLS; SuperNodes of words-bag, shapes-mlp" in said
     assert "everything up to the last finished round is on disk" in said

@@ -194,8 +194,6 @@ def test_every_arm_builds(sweep: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("sweep", PAPER_SWEEPS)
 def test_two_rounds_of_every_arm(sweep: str, tmp_path: Path) -> None:
     for member in members(sweep):
