@@ -21,6 +21,7 @@ from fedsocket_flwr.experiments.local_deployment import LocalDeployment, chosen_
 from fedsocket_flwr.plain_files import read_json_lines
 from fedsocket_flwr.run_preparation import prepare_resume, prepare_run
 from fedsocket_flwr.runtime.process_groups import processes_with
+from fedsocket_flwr.runtime.run_files import load_checkpoint
 from tests.toy_runs import Outcome, assert_same_outcome, read_outcome, run_quickly, toy_config
 
 SMALL = ("shapes-mlp", "words-bag", "words-bigru")
@@ -99,9 +100,13 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def rounds_of(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "history.jsonl"
-    rows = read_json_lines(path)[0] if path.exists() else []
-    return [row for row in rows if row["phase"] == "train"]
+    """Return the rows of the finished rounds.
+
+    A round is finished with its checkpoint. Its row is there a moment before: a process that is killed between the two repeats it.
+    """
+    checkpoint = load_checkpoint(folder)
+    rows = read_json_lines(folder / "history.jsonl")[0] if checkpoint else []
+    return [row for row in rows if row["phase"] == "train" and checkpoint and row["round"] <= checkpoint.round]
 
 
 @pytest.fixture(scope="module")
