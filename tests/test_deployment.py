@@ -102,7 +102,7 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
 def rounds_of(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of the finished rounds.
 
-    A round is finished with its checkpoint. Its row is there a moment before: a process that is killed between the two repeats it.
+    A round is finished with its checkpoint. Its row is there a moment before: who is killed between the two repeats the round.
     """
     checkpoint = load_checkpoint(folder)
     rows = read_json_lines(folder / "history.jsonl")[0] if checkpoint else []
